@@ -22,9 +22,6 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr milliseconds kTick(100);
-// One round in this many polls all that there is, even if the caller's call has
-// ended before that.
-constexpr unsigned kRoundsPerWhole = 16;
 
 // The values of Sleeper::word.
 constexpr std::uint32_t kAsleep = 0;
@@ -130,7 +127,7 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
   Take();
   Clock::Time idle_since{};
   bool over = false;
-  while (!(over = over || done()) &&
+  while (!(over = done()) &&
          (deadline == Clock::Time::max() || clock_.Now() < deadline)) {
     if (driven_) {
       if (Sleep(done, deadline)) {
@@ -142,7 +139,7 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
     }
     // Other threads may have changed something since the last round.
     WakeSleepers();
-    over = Round(&idle_since, &done);
+    Round(&idle_since);
     if (baton_.wanted() > 0) {
       driven_ = true;
       baton_.GiveWay();
@@ -201,39 +198,18 @@ void Progress::HandOver() {
   FutexWake(&next->word);
 }
 
-// Polls all that there is, in order. Returns whether `done`, if it is not null,
-// has returned true; then some of it may be left for later rounds, since a
-// small call takes little longer than polling what it does not need. What
-// Notify() has announced is not left.
-bool Progress::PollAll(const std::function<bool()>* done, bool* moved) {
-  const std::uint32_t signal = signal_.load();
-  const bool whole =
-      done == nullptr || signal != polled_ || ++rounds_ % kRoundsPerWhole == 0;
-  polled_ = signal;
-  for (Pollable* one : work_.pollables()) {
-    if (!one->Poll()) continue;
-    *moved = true;
-    if (!whole && (*done)()) return true;
-  }
-  return false;
-}
-
-// One round of polling. Blocks when polling has found nothing for too long.
-// Returns whether `done` has returned true; if not, it may do so by now.
-bool Progress::Round(Clock::Time* idle_since,
-                     const std::function<bool()>* done) {
+// One round of polling. It polls all that there is, even if a call that
+// somebody waits for ends first: whoever was not told by the end of the round
+// may be gone by the next one. Blocks when polling has found nothing for too
+// long.
+void Progress::Round(Clock::Time* idle_since) {
+  polled_ = signal_.load();
   bool moved = false;
-  if (PollAll(done, &moved)) return true;
+  for (Pollable* one : work_.pollables()) moved |= one->Poll();
   if (moved) {
     *idle_since = Clock::Time{};
-    return false;
+    return;
   }
-  Idle(idle_since);
-  return false;
-}
-
-// Nothing has moved.
-void Progress::Idle(Clock::Time* idle_since) {
   const Clock::Time now = clock_.Now();
   if (now - last_tick_ >= kTick) {
     last_tick_ = now;
@@ -269,7 +245,7 @@ void Progress::Run() {
 void Progress::RunWhilePending() {
   Clock::Time idle_since{};
   while (!stop_.load() && callers_.load() == 0) {
-    Round(&idle_since, nullptr);
+    Round(&idle_since);
     Complete(0);
     if (work_.Pending()) continue;
     Served();

@@ -75,11 +75,7 @@ class Progress {
 
   void Run();
   void RunWhilePending() GF_REQUIRES(baton_);
-  bool Round(Clock::Time* idle_since, const std::function<bool()>* done)
-      GF_REQUIRES(baton_);
-  bool PollAll(const std::function<bool()>* done, bool* moved)
-      GF_REQUIRES(baton_);
-  void Idle(Clock::Time* idle_since) GF_REQUIRES(baton_);
+  void Round(Clock::Time* idle_since) GF_REQUIRES(baton_);
   // `callers` is how many of callers_ this thread counts for.
   void Complete(int callers) GF_REQUIRES(baton_);
   void WakeSleepers() GF_REQUIRES(baton_);
@@ -109,11 +105,10 @@ class Progress {
   // a poll that left nothing pending, there may be work.
   std::atomic<std::uint32_t> signal_{0};
   std::atomic<std::uint32_t> served_{0};
-  // signal_ before the last poll; what it counts has been polled for.
+  // signal_ before the last poll.
   std::uint32_t polled_ GF_GUARDED_BY(baton_) = 0;
   std::atomic<bool> stop_{false};
   Clock::Time last_tick_ GF_GUARDED_BY(baton_){};
-  unsigned rounds_ GF_GUARDED_BY(baton_) = 0;
   std::thread thread_;
 };
 

@@ -2,15 +2,12 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cassert>
 #include <stdexcept>
 
+#include "benchmarks/rdma/parts.h"
 #include "gradientflow/base/str_cat.h"
-#include "kernels/kernels.h"
 #include "transports/rdma/choose.h"
-#include "transports/rdma/devices.h"
-#include "transports/rdma/verbs_api.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -19,32 +16,15 @@ constexpr int kReceives = 64;
 // As the library does it.
 constexpr std::size_t kWithImmediate = 8192;
 
-// As the library adds, since its time would hide that of the messages: a
-// virtual machine may lack the vectors for which compilers and kernels differ.
-void Sum(const std::vector<const void*>& parts, std::size_t own, float* sum,
-         std::size_t floats) {
-  constexpr auto kFloat32 = kernels::DType::kFloat32;
-  void* to = sum;
-  kernels::CpuKernels().reduce_many(
-      {parts.data(), static_cast<int>(parts.size()), static_cast<int>(own),
-       kFloat32, &to, 1, kFloat32, kFloat32, floats, kernels::ReduceOp::kSum, 1,
-       nullptr},
-      nullptr);
-}
-
 }  // namespace
 
 BareRank::BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
                    std::size_t floats)
     : rank_(rank), floats_(floats), ends_(ranks) {
-  const auto verbs = Must(LoadVerbs());
-  const auto devices = Must(ListRdmaDevices(*verbs));
-  rail_ = Must(Rail::Open(
-      {verbs, Must(ChooseRails(devices, {"=" + port, {}, 0})).front(),
-       static_cast<int>(ranks), kReceives}));
+  rail_ = OpenPort(port, ranks, kReceives);
   memory_ = Must(CardMemory::Map(2 * floats * sizeof(float)));
   registration_ = Must(Registration::Make(
-      *verbs, rail_->pd(), {memory_.data(), memory_.bytes(), {}},
+      rail_->verbs(), rail_->pd(), {memory_.data(), memory_.bytes(), {}},
       CardRights::kPeersMayWrite, "the pool"));
   pool_ = reinterpret_cast<float*>(memory_.data());
   slots_ = pool_ + floats;
@@ -131,7 +111,7 @@ void BareRank::Allreduce(std::size_t segments) {
     for (std::size_t from = 0; from < ranks; ++from) {
       if (from != rank_) parts[from] = slots_ + begin + from * block;
     }
-    Sum(parts, rank_, pool_ + mine, block);
+    SumParts(parts, rank_, pool_ + mine, block);
     for (std::size_t hop = 1; hop < ranks; ++hop) {
       const End& to = ends_[(rank_ + hop) % ranks];
       Put(pool_ + mine, block, to, to.pool.At(mine * sizeof(float)), 2 * s + 1);

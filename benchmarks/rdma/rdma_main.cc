@@ -1,11 +1,17 @@
-// rdma DEVICES: what the library costs over RDMA beyond the writes themselves,
-// with ranks that are threads. DEVICES is what the names of the devices begin
-// with, "rxe" for rxe0, rxe1... See tests/rdma/lines.sh.
+// rdma DEVICES [delayed]: what the library costs over RDMA beyond the writes
+// themselves, with ranks that are threads. DEVICES is what the names of the
+// devices begin with, "rxe" for rxe0, rxe1... See tests/rdma/lines.sh.
 //
 //   stream     1 MiB messages from rank 0 to rank 1, against bare writes, and
 //              against those of ib_write_bw where perftest is installed
 //   allreduce  1 MiB of float32 among 4 ranks, against the bare writes of its
 //              two rounds, in as many segments, and the same additions
+//
+// On lines that delay packets, with `delayed`, instead:
+//
+//   allreduce  4 KiB of float32 among 2 and 4 ranks, by gdraa, by a ring, and
+//   as
+//              the paper has it, which reads between the barriers of a server
 #include <algorithm>
 #include <barrier>
 #include <cstdio>
@@ -15,6 +21,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +29,7 @@
 #include "benchmarks/lib/must.h"
 #include "benchmarks/lib/turns.h"
 #include "benchmarks/rdma/bare.h"
+#include "benchmarks/rdma/pull.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/collective.h"
@@ -36,6 +44,7 @@ constexpr std::size_t kBytes = kFloats * sizeof(float);  // 1 MiB.
 constexpr int kRounds = 7;
 constexpr int kWrites = 16;
 constexpr int kSums = 8;
+constexpr std::size_t kFewFloats = 1024;  // 4 KiB.
 
 // Runs `body` on a thread per rank. Returns the seconds from when all are ready
 // to when all are done.
@@ -58,6 +67,7 @@ double OnAll(std::vector<Rank>& ranks, const Body& body) {
 // A rank of the library, with memory that the cards reach.
 struct Ours {
   Options options;
+  std::size_t count = 0;  // Of the floats that it sums.
   std::shared_ptr<Communicator> comm = nullptr;
   std::byte* data = nullptr;
 
@@ -65,14 +75,15 @@ struct Ours {
   void Sum() {
     CollectiveCall call;
     call.output = data;
-    call.count = kFloats;
+    call.count = count;
     Must(comm->Run(call));
   }
 };
 
-// Opens a job with `options`, in which rank r has the device `devices` and r.
+// Opens a job with `options`, in which rank r has the device `devices` and r,
+// and `floats` floats.
 std::vector<Ours> OpenOurs(const std::string& devices, int ranks,
-                           Options options) {
+                           std::size_t floats, Options options) {
   std::string folder = "/tmp/gf_rdma_XXXXXX";
   if (::mkdtemp(folder.data()) == nullptr) {
     throw std::runtime_error("cannot make " + folder);
@@ -85,11 +96,12 @@ std::vector<Ours> OpenOurs(const std::string& devices, int ranks,
   for (options.rank = 0; options.rank < ranks; ++options.rank) {
     options.transport_settings["rdma_devices"] =
         StrCat("=", devices, options.rank, ":1");
-    job.push_back({options});
+    job.push_back({options, floats});
   }
   OnAll(job, [](Ours& rank) {
     rank.comm = Must(Communicator::Open(rank.options));
-    rank.data = Must(rank.comm->AllocateShared(kBytes)).data;
+    rank.data =
+        Must(rank.comm->AllocateShared(rank.count * sizeof(float))).data;
   });
   return job;
 }
@@ -152,7 +164,7 @@ double TimeIbWriteBw(const std::string& devices) {
 
 void Stream(const std::string& devices) {
   auto bare = BareRank::Open(devices, 2, kFloats);
-  auto job = OpenOurs(devices, 2, {});
+  auto job = OpenOurs(devices, 2, kFloats, {});
   std::vector<Side> sides = {
       {"library", [&] { return OnAll(job, SendMessages) / kWrites; }},
       {"bare", [&] {
@@ -176,12 +188,13 @@ void Stream(const std::string& devices) {
 }
 
 // Returns the seconds of one of the sums that `sum` makes on each rank, of
-// known numbers in `data`.
+// known numbers in `data`, which has `count` floats.
 template <typename Rank, typename Data, typename Sum>
-double TimeSums(std::vector<Rank>& ranks, const Data& data, const Sum& sum) {
+double TimeSums(std::vector<Rank>& ranks, std::size_t count, const Data& data,
+                const Sum& sum) {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     float* const floats = data(ranks[r]);
-    for (std::size_t i = 0; i < kFloats; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       floats[i] = static_cast<float>(i % 7 + r);
     }
   }
@@ -189,6 +202,18 @@ double TimeSums(std::vector<Rank>& ranks, const Data& data, const Sum& sum) {
     for (int i = 0; i < kSums; ++i) sum(rank);
   };
   return OnAll(ranks, sum_all) / kSums;
+}
+
+double TimeOurs(std::vector<Ours>& job) {
+  return TimeSums(
+      job, job[0].count, [](Ours& rank) { return rank.floats(); },
+      [](Ours& rank) { rank.Sum(); });
+}
+
+void CheckSame(const float* one, const float* other, std::size_t count) {
+  if (!std::equal(one, one + count, other)) {
+    throw std::runtime_error("the two sums differ");
+  }
 }
 
 // In as many segments as the settings make by default, which overlap, and in
@@ -199,26 +224,47 @@ void Allreduce(const std::string& devices) {
     options.algorithm = "gdraa";
     options.segment_bytes = kBytes / segments;
     auto bare = BareRank::Open(devices, 4, kFloats);
-    auto job = OpenOurs(devices, 4, options);
+    auto job = OpenOurs(devices, 4, kFloats, options);
     const auto sum_bare = [&] {
       return TimeSums(
-          bare, [](auto& rank) { return rank->data(); },
+          bare, kFloats, [](auto& rank) { return rank->data(); },
           [&](auto& rank) { rank->Allreduce(segments); });
     };
-    const auto sum_ours = [&] {
-      return TimeSums(
-          job, [](Ours& rank) { return rank.floats(); },
-          [](Ours& rank) { rank.Sum(); });
-    };
+    const auto sum_ours = [&] { return TimeOurs(job); };
     sum_bare();
     sum_ours();
-    if (!std::equal(bare[0]->data(), bare[0]->data() + kFloats,
-                    job[1].floats())) {
-      throw std::runtime_error("the two sums differ");
-    }
+    CheckSame(bare[0]->data(), job[1].floats(), kFloats);
     Compare(StrCat("allreduce of 1 MiB, 4 ranks, in ", segments, " segment",
                    segments > 1 ? "s" : ""),
             {{"library", sum_ours}, {"bare", sum_bare}});
+  }
+}
+
+// Where messages take long, and their bytes no time.
+void DelayedAllreduce(const std::string& devices) {
+  for (const int ranks : {2, 4}) {
+    Options options;
+    options.algorithm = "gdraa";
+    auto job = OpenOurs(devices, ranks, kFewFloats, options);
+    options.algorithm = "ring";
+    auto ring = OpenOurs(devices, ranks, kFewFloats, options);
+    auto pull =
+        PullRank::Open(devices, static_cast<std::size_t>(ranks), kFewFloats);
+    const auto sum_ours = [&] { return TimeOurs(job); };
+    const auto sum_pulled = [&] {
+      return TimeSums(
+          pull, kFewFloats, [](auto& rank) { return rank->data(); },
+          [](auto& rank) { rank->Allreduce(); });
+    };
+    sum_ours();
+    sum_pulled();
+    for (const auto& rank : pull) {
+      CheckSame(rank->data(), job[1].floats(), kFewFloats);
+    }
+    Compare(StrCat("allreduce of 4 KiB, ", ranks, " ranks"),
+            {{"gdraa", sum_ours},
+             {"ring", [&] { return TimeOurs(ring); }},
+             {"reads between barriers", sum_pulled}});
   }
 }
 
@@ -226,9 +272,15 @@ void Allreduce(const std::string& devices) {
 }  // namespace gradientflow::benchmarks
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: rdma DEVICES, whose names begin so\n");
+  const bool delayed = argc == 3 && std::string_view(argv[2]) == "delayed";
+  if (argc != 2 && !delayed) {
+    std::fprintf(stderr,
+                 "usage: rdma DEVICES, whose names begin so [delayed]\n");
     return 2;
+  }
+  if (delayed) {
+    gradientflow::benchmarks::DelayedAllreduce(argv[1]);
+    return 0;
   }
   gradientflow::benchmarks::Stream(argv[1]);
   gradientflow::benchmarks::Allreduce(argv[1]);

@@ -96,9 +96,9 @@ two_cards_each() {
 # synchronisations last 40 ms, three 60, and a ring of four ranks 120.
 two_synchronisations() {
   local said
-  for ((i = 0; i < 4; ++i)); do tc qdisc add dev "line$i" root netem delay 20ms; done
+  delay_lines 4 20
   said=$(BENCHMARK_PROGRAMS=$bin/benchmarks tests/rdma/delay.py rxe)
-  for ((i = 0; i < 4; ++i)); do tc qdisc del dev "line$i" root; done
+  delay_lines 4 0
   echo "$said"
   awk '/4 ranks/ { good = $8 + 0 > 40 && $8 + 0 < 60 && $11 + 0 > 110 }
     END { exit !good }' <<<"$said"

@@ -5,6 +5,7 @@
 #   rdma_lines N   makes the devices rxe0 ... rxe<N-1>. Device I is on the interface
 #                  line<I>, has the address 10.77.0.<I+1>, and a line of its own to
 #                  a bridge.
+#   delay_lines N MS   lets packets take MS milliseconds on each of N lines; 0: no more
 #   spoil_card port|address I   cuts device I's line, or takes its address away
 #   mend_card port|address I    undoes that, and returns when the device works again
 #
@@ -48,6 +49,17 @@ rdma_lines() {
     rdma link add "rxe$i" type rxe netdev "line$i" || return 1
   done
   ulimit -l unlimited
+}
+
+delay_lines() {
+  local i
+  for ((i = 0; i < $1; ++i)); do
+    if (($2)); then
+      tc qdisc replace dev "line$i" root netem delay "$2ms"
+    else
+      tc qdisc del dev "line$i" root
+    fi || return 1
+  done
 }
 
 spoil_card() {

@@ -254,24 +254,28 @@ INSTANTIATE_TEST_SUITE_P(Joined, Completions,
                                            std::tuple{Over::kRdma, 2}),
                          ParamName);
 
-// A completion that starts a call while its communicator closes is refused.
+// A completion that starts a call while its communicator closes is refused. If
+// the other rank closes first, the call begins, and fails.
 TEST(CompletionsAtTheEnd, MayStartNothingMore) {
   CommJob job;
   job.size = 2;
   std::atomic<int> refused{0};
   char bytes[2] = {};
+  std::vector<double> data[2] = {{0}, {0}};
   OpenRanks(job, [&](const Options& options, OpenedComm opened) {
     ASSERT_TRUE(opened.ok());
     Communicator* comm = opened.value().get();
-    ASSERT_TRUE(
-        comm->StartRecv({0, 1 - options.rank, 2}, &bytes[options.rank], 1,
-                        [&refused, comm](const Status&) {
-                          std::vector<double> data(1);
-                          const auto more =
-                              comm->Start(Sum(&data), [](const Status&) {});
-                          if (!more.ok()) ++refused;
-                        })
-            .ok());
+    ASSERT_TRUE(comm->StartRecv({0, 1 - options.rank, 2}, &bytes[options.rank],
+                                1,
+                                [&, comm, rank = options.rank](const Status&) {
+                                  const auto count = [&](const Status& status) {
+                                    if (!status.ok()) ++refused;
+                                  };
+                                  const auto more =
+                                      comm->Start(Sum(&data[rank]), count);
+                                  if (!more.ok()) ++refused;
+                                })
+                    .ok());
     opened.value().reset();
   });
   EXPECT_EQ(refused, 2);

@@ -134,7 +134,7 @@ bool Meeting::IsLast() {
   return true;
 }
 
-// Of a rank that is dead: its ack may be older than the verdict.
+// For a rank that is dead. Its ack may be older than the verdict.
 void Meeting::RemoveFilesOf(int rank) {
   const std::string& nonce = joined(rank).entry->nonce;
   for (const std::string& name : {Named("ack", rank), std::string("look"),

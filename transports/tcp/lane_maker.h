@@ -91,7 +91,7 @@ class LaneMaker {
   // `latest`.
   Clock::Time DueBy(Clock::Time latest) const;
 
-  // Of the peers that are dialled.
+  // One for each peer that is dialled and refuses.
   std::vector<Refusal> Refusals() const;
   // For error messages: what has gone wrong with the lanes that this rank opens
   // to `peer`, or "".

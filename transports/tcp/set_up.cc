@@ -85,7 +85,7 @@ class SetUp final : private LaneMaker::Sink {
   Clock::Time settled_at_{};
   Clock::Time look_at_{};
   std::vector<bool> heard_;  // By rank: it has all its lanes.
-  // Of a peer that is gone, unless the watch knows better by then.
+  // That a peer is gone, unless the watch knows better by then.
   Status suspicion_;
   Clock::Time suspect_until_{};
 };

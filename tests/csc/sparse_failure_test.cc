@@ -164,7 +164,7 @@ TEST_P(SparseFailure, OverflowOfTheFloat16PoolIsReported) {
   });
 }
 
-GF_INSTANTIATE_STEPS_OF(SparseFailure);
+GF_INSTANTIATE_STEPS(SparseFailure);
 
 // Opens a session of one rank, whose settings `change` has modified.
 std::unique_ptr<GradientSession> OpenOne(

@@ -13,6 +13,8 @@ namespace {
 
 using kernels::testing::Elements;
 
+class NcclAllreduce : public NcclCollectives {};
+
 // Runs an allreduce of rank-dependent elements, checks all elements (including
 // those outside of the call), and returns the flags.
 std::uint32_t CheckAllreduce(NcclRank& self, CollectiveCall call,
@@ -46,7 +48,7 @@ std::uint32_t CheckAllreduce(NcclRank& self, CollectiveCall call,
   return outcome.flags;
 }
 
-TEST_P(NcclCollectives, AllreduceOfEveryTypeOperationAndScale) {
+TEST_P(NcclAllreduce, OfEveryTypeOperationAndScale) {
   Run([](NcclRank& self) {
     for (const DType type : kEveryType) {
       for (const ReduceOp op : kEveryOp) {
@@ -67,7 +69,7 @@ TEST_P(NcclCollectives, AllreduceOfEveryTypeOperationAndScale) {
   });
 }
 
-TEST_P(NcclCollectives, AllreduceConvertsBetweenGradientTypes) {
+TEST_P(NcclAllreduce, ConvertsBetweenGradientTypes) {
   Run([](NcclRank& self) {
     for (const DType type : kernels::testing::kGradientTypes) {
       for (const DType wire : kernels::testing::kGradientTypes) {
@@ -83,7 +85,7 @@ TEST_P(NcclCollectives, AllreduceConvertsBetweenGradientTypes) {
   });
 }
 
-TEST_P(NcclCollectives, AllreduceLeavesWhatLiesBetweenExtentsAlone) {
+TEST_P(NcclAllreduce, LeavesWhatLiesBetweenExtentsAlone) {
   const std::vector<std::vector<Extent>> cases = {
       {{3, 50}}, {{0, 1}, {2, 7}, {100, 400}}, {{5, 17}, {22, 80}}};
   Run([&](NcclRank& self) {
@@ -104,7 +106,7 @@ TEST_P(NcclCollectives, AllreduceLeavesWhatLiesBetweenExtentsAlone) {
 }
 
 // All ranks learn of an inf or NaN of one rank, or one that the sum makes.
-TEST_P(NcclCollectives, AllreduceTellsEveryRankOfInfAndNan) {
+TEST_P(NcclAllreduce, TellsEveryRankOfInfAndNan) {
   Run([](NcclRank& self) {
     const double bads[] = {std::nan(""), HUGE_VAL, -HUGE_VAL, 60000.0};
     int round = 0;
@@ -138,7 +140,7 @@ TEST_P(NcclCollectives, AllreduceTellsEveryRankOfInfAndNan) {
   });
 }
 
-GRADIENTFLOW_FOR_NCCL_RANKS();
+GRADIENTFLOW_FOR_NCCL_RANKS(NcclAllreduce);
 
 }  // namespace
 }  // namespace gradientflow::testing

@@ -270,7 +270,7 @@ TEST_P(NcclCollectives, BitwiseOperationsAreRefused) {
             2 * std::get<0>(GetParam()));
 }
 
-GRADIENTFLOW_FOR_NCCL_RANKS();
+GRADIENTFLOW_FOR_NCCL_RANKS(NcclCollectives);
 
 }  // namespace
 }  // namespace gradientflow::testing

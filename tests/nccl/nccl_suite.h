@@ -75,9 +75,10 @@ inline std::string ParamName(
          (std::get<1>(info.param) == 0 ? "" : "SlowNccl");
 }
 
-// To be used in each file of such tests.
-#define GRADIENTFLOW_FOR_NCCL_RANKS()                                        \
-  INSTANTIATE_TEST_SUITE_P(Fake, NcclCollectives,                            \
+// The jobs over which a suite runs that is NcclCollectives or derived from it.
+// Each suite runs over them once per program.
+#define GRADIENTFLOW_FOR_NCCL_RANKS(suite)                                   \
+  INSTANTIATE_TEST_SUITE_P(Fake, suite,                                      \
                            ::testing::Combine(::testing::Values(1, 2, 3, 5), \
                                               ::testing::Values(0, 3)),      \
                            ParamName)

@@ -15,12 +15,14 @@
 namespace gradientflow::testing {
 namespace {
 
+class CallsInSteps : public Steps {};
+
 double SumOver(const GradientSession& session, double step) {
   const double n = session.size();
   return n * (n - 1) / 2 + n * step;
 }
 
-TEST_P(Steps, LetPlainCollectivesRunBetweenAnyTwoHooks) {
+TEST_P(CallsInSteps, LetPlainCollectivesRunBetweenAnyTwoHooks) {
   Job job = MakeJob();
   job.options.bucket_bytes = 0;
   job.options.segments_in_flight = 1;
@@ -42,7 +44,7 @@ TEST_P(Steps, LetPlainCollectivesRunBetweenAnyTwoHooks) {
   });
 }
 
-TEST_P(Steps, LetAnotherThreadCallCollectivesMeanwhile) {
+TEST_P(CallsInSteps, LetAnotherThreadCallCollectivesMeanwhile) {
   const Job job = MakeJob();
   RunRanks(job, [](GradientSession& session) {
     std::thread other([&] {
@@ -60,7 +62,7 @@ TEST_P(Steps, LetAnotherThreadCallCollectivesMeanwhile) {
   });
 }
 
-TEST_P(Steps, EndOnAllRanksAfterAnAbort) {
+TEST_P(CallsInSteps, EndOnAllRanksAfterAnAbort) {
   RunRanks(MakeJob(), [](GradientSession& session) {
     if (session.rank() == 1) {
       session.communicator().Abort(
@@ -74,7 +76,7 @@ TEST_P(Steps, EndOnAllRanksAfterAnAbort) {
   });
 }
 
-GF_INSTANTIATE_STEPS();
+GF_INSTANTIATE_STEPS(CallsInSteps);
 
 TEST(Sessions, SeveralInOneProcessDoNotMeet) {
   Job job;

@@ -238,7 +238,7 @@ TEST_P(State, SaysItsSizeBeforeItIsSaved) {
   }
 }
 
-GF_INSTANTIATE_STEPS_OF(State);
+GF_INSTANTIATE_STEPS(State);
 
 }  // namespace
 }  // namespace gradientflow::testing

@@ -276,7 +276,7 @@ TEST_P(Steps, CountTheirOwnTrafficOnly) {
   });
 }
 
-GF_INSTANTIATE_STEPS();
+GF_INSTANTIATE_STEPS(Steps);
 
 }  // namespace
 }  // namespace gradientflow::testing

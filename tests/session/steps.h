@@ -20,8 +20,9 @@ class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
   static Job MakeJob();
 };
 
-// The jobs over which a suite derived from Steps runs; and Steps itself.
-#define GF_INSTANTIATE_STEPS_OF(suite)                                      \
+// The jobs over which a suite runs that is Steps or derived from it. Each suite
+// runs over them once per program.
+#define GF_INSTANTIATE_STEPS(suite)                                         \
   INSTANTIATE_TEST_SUITE_P(                                                 \
       InProcess, suite,                                                     \
       ::testing::Combine(                                                   \
@@ -33,7 +34,6 @@ class Steps : public ::testing::TestWithParam<std::tuple<Over, int>> {
                            ::testing::Values(std::tuple{Over::kTcp, 2},     \
                                              std::tuple{Over::kMixed, 3}),  \
                            ParamName)
-#define GF_INSTANTIATE_STEPS() GF_INSTANTIATE_STEPS_OF(Steps)
 
 std::vector<TensorSpec> SomeTensors();
 std::vector<std::size_t> AllTensors(const GradientSession& session);

@@ -45,7 +45,7 @@ struct Target final : Poller::Target {
   std::function<bool(std::uint64_t cookie)> react;
 };
 
-class PollerTest : public testing::Test {
+class PollerTest : public ::testing::Test {
  protected:
   bool Poll() { return poller_->Poll(nanoseconds(0)); }
   std::unique_ptr<Poller> poller_ = Poller::Create().value();

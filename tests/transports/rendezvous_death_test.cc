@@ -105,9 +105,9 @@ bool CanHideProcesses() {
   return status == 0;
 }
 
-class Deaths : public testing::TestWithParam<int> {
+class Deaths : public ::testing::TestWithParam<int> {
  protected:
-  Deaths() : directory_(fs::path(testing::TempDir()) / "deaths") {
+  Deaths() : directory_(fs::path(::testing::TempDir()) / "deaths") {
     fs::remove_all(directory_);
     fs::create_directory(directory_);
   }
@@ -271,11 +271,11 @@ enum class Leaves : std::uint8_t { kNobody, kChild };
 
 // Where ranks meet: over TCP, or in files.
 enum class Meets : std::uint8_t { kOverTcp, kInFiles };
-class Watch : public testing::TestWithParam<Meets> {
+class Watch : public ::testing::TestWithParam<Meets> {
  protected:
   Watch() {
     if (GetParam() == Meets::kOverTcp) return;
-    directory_ = fs::path(testing::TempDir()) / "watch";
+    directory_ = fs::path(::testing::TempDir()) / "watch";
     fs::remove_all(directory_);
     address_ = "file://" + directory_.string();
   }
@@ -433,10 +433,10 @@ TEST_P(Watch, LeavesNothingBehindOfRanksThatDoNotLook) {
   ExpectNothingLeft();
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Deaths, testing::Values(0, 2));
-INSTANTIATE_TEST_SUITE_P(Ranks, HiddenDeaths, testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, Deaths, ::testing::Values(0, 2));
+INSTANTIATE_TEST_SUITE_P(Ranks, HiddenDeaths, ::testing::Values(0, 2));
 INSTANTIATE_TEST_SUITE_P(Ranks, Watch,
-                         testing::Values(Meets::kOverTcp, Meets::kInFiles),
+                         ::testing::Values(Meets::kOverTcp, Meets::kInFiles),
                          [](const auto& one) {
                            return one.param == Meets::kOverTcp ? "OverTcp"
                                                                : "InFiles";

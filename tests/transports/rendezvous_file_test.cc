@@ -28,13 +28,13 @@ using rendezvous_test::Says;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class RendezvousFile : public testing::Test {
+class RendezvousFile : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ =
-        fs::path(testing::TempDir()) /
+        fs::path(::testing::TempDir()) /
         (std::string("rendezvous_") +
-         testing::UnitTest::GetInstance()->current_test_info()->name());
+         ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(directory_);
     fs::create_directory(directory_);
   }

@@ -131,7 +131,7 @@ TEST(RendezvousHostile, WhoProvesNothingIsDroppedAfterTenSeconds) {
 
 // ---- Forgeries. None may be welcomed, and none may end the job.
 
-class ForgedJoins : public testing::Test {
+class ForgedJoins : public ::testing::Test {
  protected:
   ForgedJoins() : address_(FreeAddress()) {
     ranks_ = std::thread([this] {

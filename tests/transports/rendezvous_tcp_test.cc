@@ -27,7 +27,7 @@ using rendezvous_test::Says;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-class RendezvousAt : public testing::TestWithParam<const char*> {};
+class RendezvousAt : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(RendezvousAt, GivesEveryRankAllCards) {
   for (const int size : {1, 2, 3, 5, 8}) {
@@ -47,7 +47,7 @@ TEST_P(RendezvousAt, GivesEveryRankAllCards) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RendezvousAt,
-                         testing::Values("127.0.0.1:0", "[::1]:0"));
+                         ::testing::Values("127.0.0.1:0", "[::1]:0"));
 
 TEST(RendezvousTcp, CardsOfTheLargestSizePass) {
   const std::string address = FreeAddress();

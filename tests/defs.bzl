@@ -3,6 +3,9 @@
 Half of the time of compiling a test would go into googletest's headers and the
 standard library's. They are compiled once for each level of optimisation, and
 whatever depends on googletest starts from there.
+
+Half of the rest would go into the product's headers and the templates that they
+use. So those sources of a test that are named *_test.cc are compiled as one.
 """
 
 load("//gradientflow/build_defs:precompiled.bzl", "precompiled_header")
@@ -24,9 +27,7 @@ _LEVELS = {
 
 _OPTIMISED_TESTS = [
     "tests/collectives:feed_test",
-    "tests/collectives:schedule_allreduce_test",
-    "tests/collectives:schedule_collectives_test",
-    "tests/collectives:schedule_two_level_test",
+    "tests/collectives:schedules_test",
     "tests/communicator:allreduce_test",
     "tests/communicator:collectives_test",
     "tests/communicator:groups_test",
@@ -78,6 +79,31 @@ def _start(srcs, copts, deps, test = None):
     })
     return _copts(level) + first + copts, deps + ["//tests:" + name]
 
+def _one_unit(name, srcs):
+    """What to compile instead of a test's `srcs`: one source with the text of all tests.
+
+    Each test's `namespace {` becomes `namespace <its name>_cc { namespace {`, so that
+    tests may use the same names there. Messages name the tests' own files and lines.
+    """
+    tests = [source for source in srcs if source.endswith("_test.cc")]
+    if len(tests) < 2:
+        return srcs
+    native.genrule(
+        name = name + "_unit",
+        testonly = True,
+        srcs = tests,
+        outs = [name + "_unit.cc"],
+        cmd = "for source in $(SRCS); do" +
+              " part=$${source##*/};" +
+              " echo \"#line 1 \\\"$$source\\\"\";" +
+              " sed -e \"s|^namespace {$$|namespace $${part%.cc}_cc { namespace {|\"" +
+              " -e 's|^}  // namespace$$|}}  // namespace|' $$source;" +
+              " done >$@",
+        local = True,
+        tags = ["manual"],
+    )
+    return [file for file in srcs if file not in tests] + [name + "_unit.cc"]
+
 def cc_library(srcs = [], copts = [], deps = [], **kwargs):
     copts, deps = _start(srcs, copts, deps)
     native.cc_library(srcs = srcs, copts = copts, deps = deps, **kwargs)
@@ -90,7 +116,7 @@ def cc_test(name, srcs = [], copts = [], deps = [], **kwargs):
     copts, deps = _start(srcs, copts, deps, name)
     native.cc_test(
         name = name,
-        srcs = srcs,
+        srcs = _one_unit(name, srcs),
         copts = copts,
         deps = deps,
         **kwargs

@@ -67,15 +67,22 @@ SOURCE = (".cc", ".c", *HEADER)
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
 
+def lists_of(rule):
+    """The lists among the attributes of a rule."""
+    return {child.get("name"): [label.get("value") for label in child]
+            for child in rule if child.tag == "list"}
+
+
 class Target:
-    def __init__(self, rule):
-        lists = {child.get("name"): [label.get("value") for label in child]
-                 for child in rule if child.tag == "list"}
+    def __init__(self, rule, made_of):
+        """`made_of`: a generated file -> the files that it is made of."""
+        lists = lists_of(rule)
         self.name = rule.get("name")
         self.public = {path_of(label) for name in ("hdrs", "textual_hdrs")
                        for label in lists.get(name, [])}
-        self.own = self.public | {path_of(label)
-                                  for label in lists.get("srcs", [])}
+        self.own = self.public | {path_of(source)
+                                  for label in lists.get("srcs", [])
+                                  for source in made_of.get(label, [label])}
         self.deps = lists.get("deps", [])
 
 
@@ -125,7 +132,11 @@ def violations(target, targets, owners, read):
 
 
 def targets_of(rules):
-    return {target.name: target for target in map(Target, rules)}
+    made_of = {child.get("name"): lists_of(rule).get("srcs", [])
+               for rule in rules if rule.get("class") == "genrule"
+               for child in rule if child.tag == "rule-output"}
+    return {rule.get("name"): Target(rule, made_of) for rule in rules
+            if rule.get("class") != "genrule"}
 
 
 def check(targets, read):
@@ -163,7 +174,10 @@ def self_test():
       <rule name="//b:b"><list name="hdrs"><label value="//b:b.h"/></list>
         <list name="deps"><label value="//a:a"/></list></rule>
       <rule name="//c:c"><list name="srcs"><label value="//c:c.cc"/></list>
-        <list name="deps"><label value="//b:b"/></list></rule></query>""")
+        <list name="deps"><label value="//b:b"/></list></rule>
+      <rule name="//d:d"><list name="srcs"><label value="//d:unit.cc"/></list></rule>
+      <rule name="//d:unit" class="genrule"><rule-output name="//d:unit.cc"/>
+        <list name="srcs"><label value="//d:d.cc"/></list></rule></query>""")
 
     def found(**texts):
         return len(check(targets_of(rules), lambda path: texts.get(
@@ -173,6 +187,7 @@ def self_test():
     assert found(c_c_cc='#include "a/a.h"') == 1
     assert found(b_b_h='#include "a/hidden.h"') == 1
     assert found(c_c_cc='#include <sodium.h>\n#include <vector>') == 1
+    assert found(d_d_cc='#include "a/a.h"') == 1
     uses = {"a.h": "#include <vector>", "a.cc": "std::vector<std::byte> a;"}
     assert [line.split()[-1] for line in missing(
         "a.cc", lambda path: uses.get(path, ""))] == ["<cstddef>"]
@@ -182,7 +197,7 @@ def main():
     self_test()
     query = subprocess.run(
         ["bazel", "query", "--output=xml",
-         'kind("cc_(library|test|binary) rule", //...)'],
+         'kind("(cc_(library|test|binary)|genrule) rule", //...)'],
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     # The parser knows XML 1.0 only, and the text is that, too.
     text = query.stdout.decode().replace('<?xml version="1.1"',

@@ -6,7 +6,6 @@
 #include <stdexcept>
 
 #include "benchmarks/rdma/parts.h"
-#include "gradientflow/base/str_cat.h"
 #include "transports/rdma/choose.h"
 
 namespace gradientflow::benchmarks {
@@ -34,20 +33,6 @@ BareRank::BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
     ends_[peer].pair =
         Must(QueuePair::Create(rail_.get(), &ends_[peer], kReceives));
   }
-}
-
-std::vector<std::unique_ptr<BareRank>> BareRank::Open(
-    const std::string& devices, std::size_t ranks, std::size_t floats) {
-  std::vector<std::unique_ptr<BareRank>> all;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    all.emplace_back(new BareRank(StrCat(devices, r, ":1"), r, ranks, floats));
-  }
-  for (const auto& a : all) {
-    for (const auto& b : all) {
-      if (a != b) a->Link(*b);
-    }
-  }
-  return all;
 }
 
 void BareRank::Link(BareRank& other) {

@@ -21,12 +21,11 @@ class BareRank {
   static constexpr int kMostWrites = 8;  // Of a stream, at a time.
   static constexpr std::size_t kMostSegments = 4;
 
-  // Returns ranks that are linked, with `floats` floats to sum each. Rank r is
-  // on port 1 of the device whose name is `devices` and r. Errors are thrown
-  // (lib/must.h).
-  static std::vector<std::unique_ptr<BareRank>> Open(const std::string& devices,
-                                                     std::size_t ranks,
-                                                     std::size_t floats);
+  // The rank is on a port like "rxe0:1". Errors are thrown (lib/must.h).
+  BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
+           std::size_t floats);
+  // Connects this end; the other rank has to do the same.
+  void Link(BareRank& other);
 
   std::size_t rank() const { return rank_; }
   float* data() { return pool_; }
@@ -54,9 +53,6 @@ class BareRank {
     RemotePlace slots;
   };
 
-  BareRank(const std::string& port, std::size_t rank, std::size_t ranks,
-           std::size_t floats);
-  void Link(BareRank& other);
   void Put(const float* from, std::size_t floats, const End& to,
            RemotePlace there, std::size_t phase);
   void Await(std::size_t phase, std::uint64_t notices);

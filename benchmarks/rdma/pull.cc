@@ -69,20 +69,6 @@ PullRank::~PullRank() {
   if (cq_ != nullptr) verbs.destroy_cq(cq_);
 }
 
-std::vector<std::unique_ptr<PullRank>> PullRank::Open(
-    const std::string& devices, std::size_t ranks, std::size_t floats) {
-  std::vector<std::unique_ptr<PullRank>> all;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    all.emplace_back(new PullRank(StrCat(devices, r, ":1"), r, ranks, floats));
-  }
-  for (const auto& a : all) {
-    for (const auto& b : all) {
-      if (a != b) a->Link(*b);
-    }
-  }
-  return all;
-}
-
 void PullRank::MakePair(std::size_t peer) {
   ibv_qp_init_attr init = {};
   init.send_cq = init.recv_cq = cq_;

@@ -27,13 +27,13 @@ namespace gradientflow::benchmarks {
 // Rank 0 is the server, and needs no messages for itself.
 class PullRank {
  public:
-  // As BareRank::Open(). Errors are thrown (lib/must.h).
-  static std::vector<std::unique_ptr<PullRank>> Open(const std::string& devices,
-                                                     std::size_t ranks,
-                                                     std::size_t floats);
+  // As those of BareRank.
+  PullRank(const std::string& port, std::size_t rank, std::size_t ranks,
+           std::size_t floats);
   ~PullRank();
   PullRank(const PullRank&) = delete;
   PullRank& operator=(const PullRank&) = delete;
+  void Link(PullRank& other);
 
   std::size_t rank() const { return rank_; }
   float* data() { return pool_; }
@@ -50,10 +50,7 @@ class PullRank {
     std::uint32_t key = 0;
   };
 
-  PullRank(const std::string& port, std::size_t rank, std::size_t ranks,
-           std::size_t floats);
   void MakePair(std::size_t peer);
-  void Link(PullRank& other);
   void PostReceive(std::size_t peer);
   // Starts a read or a write of the block at `begin` of the peer's pool.
   void Move(ibv_wr_opcode what, std::size_t peer, float* here,

@@ -10,8 +10,8 @@
 // On lines that delay packets, with `delayed`, instead:
 //
 //   allreduce  4 KiB of float32 among 2 and 4 ranks, by gdraa, by a ring, and
-//   as
-//              the paper has it, which reads between the barriers of a server
+//              as the paper has it, which reads between the barriers of a
+//              server
 #include <algorithm>
 #include <barrier>
 #include <cstdio>
@@ -29,6 +29,7 @@
 #include "benchmarks/lib/must.h"
 #include "benchmarks/lib/turns.h"
 #include "benchmarks/rdma/bare.h"
+#include "benchmarks/rdma/parts.h"
 #include "benchmarks/rdma/pull.h"
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
@@ -163,7 +164,7 @@ double TimeIbWriteBw(const std::string& devices) {
 }
 
 void Stream(const std::string& devices) {
-  auto bare = BareRank::Open(devices, 2, kFloats);
+  auto bare = OpenRanks<BareRank>(devices, 2, kFloats);
   auto job = OpenOurs(devices, 2, kFloats, {});
   std::vector<Side> sides = {
       {"library", [&] { return OnAll(job, SendMessages) / kWrites; }},
@@ -223,7 +224,7 @@ void Allreduce(const std::string& devices) {
     Options options;
     options.algorithm = "gdraa";
     options.segment_bytes = kBytes / segments;
-    auto bare = BareRank::Open(devices, 4, kFloats);
+    auto bare = OpenRanks<BareRank>(devices, 4, kFloats);
     auto job = OpenOurs(devices, 4, kFloats, options);
     const auto sum_bare = [&] {
       return TimeSums(
@@ -248,8 +249,8 @@ void DelayedAllreduce(const std::string& devices) {
     auto job = OpenOurs(devices, ranks, kFewFloats, options);
     options.algorithm = "ring";
     auto ring = OpenOurs(devices, ranks, kFewFloats, options);
-    auto pull =
-        PullRank::Open(devices, static_cast<std::size_t>(ranks), kFewFloats);
+    auto pull = OpenRanks<PullRank>(devices, static_cast<std::size_t>(ranks),
+                                    kFewFloats);
     const auto sum_ours = [&] { return TimeOurs(job); };
     const auto sum_pulled = [&] {
       return TimeSums(

@@ -7,8 +7,9 @@
 namespace gradientflow {
 
 void CallQueue::FailAll(const Status& why, DoneQueue* due) {
-  for (const auto& operation : operations_) due->Add(operation->done, 0, why);
-  operations_.clear();
+  while (!operations_.empty()) {
+    due->Add(operations_.pop_front()->done, 0, why);
+  }
 }
 
 // A peer begins no sync more than a window past its own oldest sync, so this

@@ -2,13 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/done.h"
+#include "gradientflow/base/growing_queue.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/operation.h"
 #include "gradientflow/collectives/schedule.h"
@@ -37,19 +37,16 @@ class CallQueue {
   // Returns the first call of which some parts have not begun; null if there is
   // none.
   Operation* FirstToLaunch() const {
-    for (const auto& operation : operations_) {
-      if (operation->launched < operation->plan.segments) {
-        return operation.get();
-      }
+    for (std::size_t i = 0; i < operations_.size(); ++i) {
+      Operation* const operation = operations_[i].get();
+      if (operation->launched < operation->plan.segments) return operation;
     }
     return nullptr;
   }
   // Removes the first call if all of its parts have ended, else returns null.
   std::unique_ptr<Operation> TakeFinished() {
     if (empty() || front().finished < front().plan.segments) return nullptr;
-    std::unique_ptr<Operation> finished = std::move(operations_.front());
-    operations_.pop_front();
-    return finished;
+    return operations_.pop_front();
   }
   // Ends all calls with `why`: their Dones are due.
   void FailAll(const Status& why, DoneQueue* due);
@@ -76,7 +73,7 @@ class CallQueue {
  private:
   std::uint64_t next_sequence_ = 1;
   std::uint64_t next_sync_ = 1;
-  std::deque<std::unique_ptr<Operation>> operations_;
+  GrowingQueue<std::unique_ptr<Operation>> operations_;
   std::vector<Segment*> segments_;
   // What StandsSince() last saw of the first call, and when that changed.
   std::uint64_t seen_ = 0;  // Its sequence number.

@@ -9,8 +9,21 @@
 namespace gradientflow {
 namespace {
 
+// What a card has registered for a rank besides memory of the application:
+// slots for messages, something for each link, and what is placed.
 constexpr std::size_t kMostBytes = 64'000'000;
+constexpr std::size_t kMessageSlotBytes = std::size_t{8} << 20;
+constexpr std::size_t kLinkBytes = std::size_t{136} << 10;
 constexpr std::size_t kWidestElement = 8;
+// With a single slot segments do not overlap.
+constexpr int kLeastGroupSlots = 2;
+
+// Returns the bytes that are left for what is placed. Among very many ranks not
+// all are linked.
+std::size_t RoomFor(int ranks) {
+  const auto links = static_cast<std::size_t>(std::clamp(ranks - 1, 0, 63));
+  return kMostBytes - kMessageSlotBytes - links * kLinkBytes;
+}
 
 // Room for vector instructions that read past the end of an array is included.
 constexpr std::size_t Rounded(std::size_t bytes) {
@@ -60,11 +73,12 @@ PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
   // For blocks of fewer ranks: each may be rounded up by so much more.
   layout.slot_bytes += static_cast<std::size_t>(ranks) * 64;
   const auto room = static_cast<int>(std::min<std::size_t>(
-      kMostBytes / layout.slot_bytes, kPlacedWindows * kMostPlacedSlots));
+      RoomFor(ranks) / layout.slot_bytes, kPlacedWindows * kMostPlacedSlots));
   const int wanted = std::min(segments_in_flight, kMostPlacedSlots);
-  layout.slots = std::clamp(room / kChannels, 1, wanted);
+  layout.slots = std::clamp((room - kLeastGroupSlots) / kChannels, 1, wanted);
   const int left = std::min(room - kChannels * layout.slots, layout.slots);
-  layout.group_slots = left < std::min(2, layout.slots) ? 0 : left;
+  layout.group_slots =
+      left < std::min(kLeastGroupSlots, layout.slots) ? 0 : left;
   return layout;
 }
 

@@ -57,8 +57,8 @@ struct PlacedLayout {
 
 // Returns the layout for segments of all ranks, by the settings `segment_bytes`
 // and `segments_in_flight`. There are as many slots as segments in flight,
-// unless they would take more than 64 MB. A group gets as many of what is left
-// of these, or none if that is a single one.
+// unless a rank would have more than 64 MB registered, with what links need. A
+// group gets as many of what is left, at least two.
 PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
                              int segments_in_flight);
 

@@ -113,16 +113,23 @@ TEST(PlacedLayout, LendsGroupsWhatIsLeft) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   EXPECT_EQ(PlacedLayoutFor(8, 256 << 10, 8).group_slots, 8);
   EXPECT_EQ(PlacedLayoutFor(8, 256 << 10, 1).group_slots, 1);
-  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 8).group_slots, 4);
-  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 64).group_slots, 0);
+  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 8).group_slots, 3);
+  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 64).group_slots, 3);
+  for (const int ranks : {2, 3, 8, 64, 512}) {
+    for (const int window : {2, 8, 64}) {
+      for (const std::size_t segment_bytes : {256 * kMiB / 1024, kMiB}) {
+        EXPECT_GE(PlacedLayoutFor(ranks, segment_bytes, window).group_slots, 2)
+            << ranks << " ranks";
+      }
+    }
+  }
 }
 
 TEST(PlacedLayout, TakesAsManySlotsAsSegmentsButNotMoreThan64Megabytes) {
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   EXPECT_EQ(PlacedLayoutFor(8, 256 << 10, 8).slots, 8);
   EXPECT_LE(PlacedSlotBytes(8, 256 << 10, 8), 21 * kMiB);
-  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 8).slots, 8);
-  EXPECT_LE(PlacedSlotBytes(8, kMiB, 8), 61 * kMiB);
+  EXPECT_EQ(PlacedLayoutFor(8, kMiB, 8).slots, 7);
   for (const int ranks : {2, 8, 64, 512}) {
     for (const int window : {1, 8, 64}) {
       const std::size_t bytes = PlacedSlotBytes(ranks, 64 * kMiB, window);

@@ -9,11 +9,10 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
-#include "gradientflow/communicator/agreement.h"
 #include "gradientflow/communicator/introduction.h"
 #include "gradientflow/communicator/transport.h"
 #include "gradientflow/config/options.h"
-#include "gradientflow/observe/stderr_logger.h"
+#include "tests/faults/joining.h"
 #include "transports/rendezvous/rendezvous.h"
 
 namespace {
@@ -42,20 +41,14 @@ int main(int argc, char**, char** variables) {
   using namespace gradientflow;
   const auto options = Options::FromEnv(variables);
   if (!options.ok()) return std::puts(options.status().message().c_str()), 1;
-  const SteadyClock clock;
-  StderrLogger logger(LogLevel::kWarning, options.value().rank);
   // The card of such a rank, whose listeners are closed again by now.
   std::string card;
-  JoinArgs join;
-  join.options = &options.value();
-  join.agreement = AgreementText(options.value());
-  join.clock = &clock;
-  join.logger = &logger;
-  join.exchange = [&](const std::string& mine) {
+  const testing::Joining joining(options.value(), [&](const std::string& mine) {
     card = mine;
     return Result<std::vector<std::string>>(Status(StatusCode::kAborted, ""));
-  };
-  static_cast<void>(Join(join));
+  });
+  static_cast<void>(Join(joining.args));
+  const Clock& clock = joining.clock;
   std::unique_ptr<RendezvousWatch> watch;
   RendezvousOptions rendezvous;
   rendezvous.address = options.value().rendezvous;

@@ -9,12 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "gradientflow/base/clock.h"
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/communicator/agreement.h"
 #include "gradientflow/communicator/transport.h"
 #include "gradientflow/config/options.h"
-#include "gradientflow/observe/stderr_logger.h"
+#include "tests/faults/joining.h"
 
 namespace {
 
@@ -46,16 +44,8 @@ int main(int argc, char** arguments, char** variables) {
   const auto options = Options::FromEnv(variables);
   if (argc < 2 || !options.ok()) return std::puts("expected a folder"), 1;
   const fs::path folder = arguments[1];
-  const int rank = options.value().rank;
-  const SteadyClock clock;
-  StderrLogger logger(LogLevel::kWarning, rank);
-  JoinArgs join;
-  join.options = &options.value();
-  join.agreement = AgreementText(options.value());
-  join.clock = &clock;
-  join.logger = &logger;
-  join.exchange = [&](const std::string& mine) {
-    PutCard(folder, rank, mine);
+  const testing::Joining joining(options.value(), [&](const std::string& mine) {
+    PutCard(folder, options.value().rank, mine);
     if (argc > 2) {
       std::puts("met");
       std::fflush(stdout);
@@ -67,8 +57,8 @@ int main(int argc, char** arguments, char** variables) {
       cards.push_back(CardIn(folder, r));
     }
     return Result<std::vector<std::string>>(std::move(cards));
-  };
-  const auto joined = Join(join);
+  });
+  const auto joined = Join(joining.args);
   std::puts(joined.ok() ? "joined" : joined.status().message().c_str());
   return 0;
 }

@@ -1,10 +1,12 @@
 // placed_cost CALLS: makes small allreduces by placed messages among 8 ranks of
 // this thread, on fake devices. callgrind counts what rank 0 executes in them,
 // without what happens inside the devices and the kernels that add elements;
-// placed_cost_test.sh says how.
+// placed_cost_test.sh says how. Prints the allocations and locks of rank 0 in
+// the second half of the calls, without the same.
 #include <array>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -19,6 +21,8 @@
 #include "gradientflow/collectives/executor.h"
 #include "gradientflow/collectives/placed_layout.h"
 #include "kernels/kernels.h"
+#include "tests/base/heap_count.h"
+#include "tests/base/lock_count.h"
 #include "tests/rdma/fake_verbs.h"
 #include "transports/fabric.h"
 #include "transports/poller.h"
@@ -30,17 +34,43 @@ namespace {
 constexpr int kRanks = 8;
 constexpr std::size_t kElements = 16 * kRanks;
 
+// What this thread has done so far.
+struct Counts {
+  std::uint64_t allocations = 0;
+  std::uint64_t locks = 0;
+};
+Counts CountsNow() { return {HeapAllocations(), LocksTaken()}; }
+
+// Adds what is done in its scope.
+class Counter {
+ public:
+  explicit Counter(Counts* to) : to_(to), before_(CountsNow()) {}
+  ~Counter() {
+    const Counts now = CountsNow();
+    to_->allocations += now.allocations - before_.allocations;
+    to_->locks += now.locks - before_.locks;
+  }
+  Counter(const Counter&) = delete;
+  Counter& operator=(const Counter&) = delete;
+
+ private:
+  Counts* const to_;
+  const Counts before_;
+};
+
 // The functions of the devices and the kernels. Rank 0 calls them by way of
-// Uncounted::Call(), by whose name callgrind knows where it must not count.
+// Outside::Call(), by whose name callgrind knows where it must not count.
 template <typename Table>
 Table real;
 bool counting = false;
+Counts outside;
 template <auto kMember>
-struct Uncounted;
+struct Outside;
 template <typename Table, typename R, typename... Args,
           R (*Table::*kMember)(Args...)>
-struct Uncounted<kMember> {
+struct Outside<kMember> {
   [[gnu::noinline]] static R Call(Args... args) {
+    const Counter count(&outside);
     return (real<Table>.*kMember)(args...);
   }
   static R Enter(Args... args) {
@@ -50,7 +80,7 @@ struct Uncounted<kMember> {
 template <typename Table, auto... kMembers>
 void Mark(Table* table) {
   real<Table> = *table;
-  ((table->*kMembers = Uncounted<kMembers>::Enter), ...);
+  ((table->*kMembers = Outside<kMembers>::Enter), ...);
 }
 
 std::shared_ptr<const VerbsApi> MarkedDevices(const VerbsApi& api) {
@@ -103,17 +133,15 @@ class Job {
     for (Rank& rank : ranks_) rank.done = false;
     for (int r = 1; r < kRanks; ++r) Start(At(r));
     LetOthersMove();
-    counting = true;
-    CountedStart(At(0));
+    Count(&CountedStart);
     while (!At(0).done) {
-      counting = true;
-      CountedPoll(At(0));
-      counting = false;
+      Count(&CountedPoll);
       LetOthersMove();
     }
-    counting = false;
     while (!AllDone()) LetOthersMove();
   }
+  // What rank 0 has done, with what happens outside.
+  const Counts& counts() const { return counts_; }
 
  private:
   Rank& At(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -178,6 +206,12 @@ class Job {
                                      },
                                      &rank.done, 0});
   }
+  void Count(void (*work)(Rank&)) {
+    const Counter count(&counts_);
+    counting = true;
+    work(At(0));
+    counting = false;
+  }
   // By these names callgrind knows where it must count.
   [[gnu::noinline]] static void CountedStart(Rank& rank) { Start(rank); }
   [[gnu::noinline]] static void CountedPoll(Rank& rank) {
@@ -202,15 +236,33 @@ class Job {
   const SteadyClock clock_;
   FakeVerbs fake_{kRanks};
   std::array<Rank, kRanks> ranks_;
+  Counts counts_;
 };
+
+Counts CountsOf(const Job& job) {
+  return {job.counts().allocations - outside.allocations,
+          job.counts().locks - outside.locks};
+}
 
 }  // namespace
 }  // namespace gradientflow::testing
 
 int main(int argc, char** argv) {
+  using namespace gradientflow::testing;  // NOLINT: of this file alone.
   if (argc != 2) return 2;
-  gradientflow::testing::Job job;
-  for (int i = std::atoi(argv[1]); i > 0; --i) job.Allreduce();
-  std::puts("done");
+  const int calls = std::atoi(argv[1]);
+  Job job;
+  Counts before;
+  for (int i = 0; i < calls; ++i) {
+    if (i == calls / 2) before = CountsOf(job);
+    job.Allreduce();
+  }
+  const Counts counts = CountsOf(job);
+  std::printf(
+      "allocations %llu, locks %llu; of the devices %llu and %llu\n",
+      static_cast<unsigned long long>(counts.allocations - before.allocations),
+      static_cast<unsigned long long>(counts.locks - before.locks),
+      static_cast<unsigned long long>(outside.allocations),
+      static_cast<unsigned long long>(outside.locks));
   return 0;
 }

@@ -322,6 +322,37 @@ TEST_F(RdmaFaults, NoMessageFindsAReceiverThatIsNotReady) {
 
 // ---- Memory
 
+// The same ranks join again on the same cards.
+TEST_F(RdmaFaults, TheKeysOfAJobAreWorthNothingInTheNextOne) {
+  Join(3);
+  const RemotePlace before = places(0).SlotsOf(1);
+  ranks_->Leave();
+  sinks_.clear();
+  ASSERT_TRUE(ranks_->Open());
+  ranks_->Connect(false);
+  for (int r = 0; r < 3; ++r) places(r).SetSink(&sinks_.emplace_back());
+  const RemotePlace now = places(0).SlotsOf(1);
+  EXPECT_NE(before.key, now.key);
+  // With today's address and yesterday's key.
+  const ConstBufferView piece = {places(0).slots().data, 64, {}};
+  places(0).Put(1, {&piece, 1}, now, 1, {});
+  ASSERT_TRUE(ranks_->Drive([&] { return sinks_[1].seen.size() == 1; }));
+  RemotePlace mixed = now;
+  mixed.key = before.key;
+  std::byte* const there = places(1).slots().data;
+  std::fill_n(there, 64, std::byte{7});
+  places(0).Put(1, {&piece, 1}, mixed, 2, {});
+  ASSERT_TRUE(ranks_->Drive([&] {
+    return !rank(0).owner.down.empty() && !rank(1).owner.down.empty();
+  }));
+  EXPECT_EQ(ranks_->fake.stats(1).refused_writes, 1U);
+  EXPECT_EQ(there[0], std::byte{7});
+  EXPECT_EQ(sinks_[1].seen.size(), 1U);
+  EXPECT_EQ(rank(0).owner.down[0].first, 1);
+  EXPECT_THAT(rank(0).owner.down[0].second.message(),
+              HasSubstr("remote access error"));
+}
+
 TEST_F(RdmaFaults, LittleIsRegisteredAndOnlyForWhatItIsFor) {
   ranks_ = std::make_unique<RdmaRanks>(8);
   ranks_->options.placed_slot_bytes = std::size_t{32} << 20;

@@ -89,6 +89,10 @@ class RdmaRanks {
     }
     for (std::thread& thread : threads) thread.join();
   }
+  // Ends all, as a job does. They may be opened again.
+  void Leave() {
+    for (auto& rank : all) rank = std::make_unique<Rank>();
+  }
   bool Drive(const std::function<bool()>& until) {
     std::vector<LinkOwner*> owners;
     for (const auto& rank : all) owners.push_back(&rank->owner);

@@ -8,11 +8,11 @@
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/done.h"
+#include "gradientflow/base/growing_queue.h"
 #include "gradientflow/base/status.h"
 #include "transports/link.h"
 #include "transports/rdma/card_memory.h"
 #include "transports/rdma/frames.h"
-#include "transports/rdma/growing_queue.h"
 #include "transports/rdma/queue_pair.h"
 #include "transports/rdma/rail.h"
 #include "transports/rdma/throughput.h"

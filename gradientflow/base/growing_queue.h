@@ -16,8 +16,12 @@ class GrowingQueue {
   std::size_t size() const { return size_; }
   // REQUIRES !empty(), as does pop_front().
   T& front() { return items_[first_]; }
+  const T& front() const { return items_[first_]; }
   // The item that `index` others come before. REQUIRES index < size().
   T& operator[](std::size_t index) { return items_[PlaceOf(index)]; }
+  const T& operator[](std::size_t index) const {
+    return items_[PlaceOf(index)];
+  }
 
   void push_back(T item) {
     if (size_ == items_.size()) Grow();

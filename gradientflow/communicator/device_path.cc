@@ -155,6 +155,10 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
   };
   nccl_args.init_seconds = args.options->join_timeout_seconds;
   nccl_args.timeout_seconds = args.options->timeout_seconds;
+  if (nccl_args.timeout_seconds > 0) {
+    nccl_args.turn_seconds =
+        std::min(nccl_args.turn_seconds, nccl_args.timeout_seconds / 4);
+  }
   nccl_args.abort_seconds = patience_seconds_;
   nccl_args.sums = args.options->device_sums == DeviceSums::kFloat32
                        ? NcclSums::kFloat32

@@ -154,7 +154,8 @@ class GradientSession {
   //
   // May be called between steps only, else kFailedPrecondition, and not
   // concurrently with FinishStep(). The caller owns the stream, which outlives
-  // the session.
+  // the session. A stream of another device, or one that is being captured into
+  // a graph, is refused, and the stream stays as it was.
   Status SetStream(void* native);
 
   // Lends gradient(i) to the session until FinishStep() returns. Call it once

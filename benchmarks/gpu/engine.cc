@@ -32,8 +32,9 @@ constexpr double kSeconds = 20e-6;  // plus this.
 constexpr std::size_t kMebibyte = std::size_t{1} << 20;
 
 // What a program without this library would do: one ncclAllReduce per bucket of
-// the session's pool, on one stream, and a wait for that stream. Errors
-// are thrown (lib/must.h).
+// the session's pool, on one stream, and a wait for that stream. Its
+// communicator is a blocking one, as NCCL's are by default: a call is with the
+// stream when it returns, and needs no thread. Errors are thrown (lib/must.h).
 class BareNccl {
  public:
   // All ranks call it together. They meet over the session, whose pool is in
@@ -45,17 +46,14 @@ class BareNccl {
         dtype_(session.options().pool_dtype),
         buckets_(std::move(buckets)),
         stream_(Must(device.NewStream(/*urgent=*/false))),
-        comm_(Must(LoadNccl(session.options().nccl_library)), session.rank(),
-              session.size()) {
+        api_(Must(LoadNccl(session.options().nccl_library))) {
     Must(device.RunCurrent([&] { return Begin(session); }));
   }
   ~BareNccl() {
-    if (comm_.get() == nullptr) return;
+    if (comm_ == nullptr) return;
     static_cast<void>(device_.RunCurrent([this]() -> Status {
-      GF_RETURN_IF_ERROR(comm_.Finalize());
-      GF_RETURN_IF_ERROR(Await());
-      comm_.Destroy();
-      return Status();
+      GF_RETURN_IF_ERROR(Check("ncclCommFinalize", api_->comm_finalize(comm_)));
+      return Check("ncclCommDestroy", api_->comm_destroy(comm_));
     }));
   }
   BareNccl(const BareNccl&) = delete;
@@ -70,8 +68,7 @@ class BareNccl {
   Status Begin(GradientSession& session) {
     nccl::UniqueId id = {};
     if (session.rank() == 0) {
-      GF_RETURN_IF_ERROR(
-          comm_.Check("ncclGetUniqueId", comm_.api().get_unique_id(&id)));
+      GF_RETURN_IF_ERROR(Check("ncclGetUniqueId", api_->get_unique_id(&id)));
     }
     CollectiveCall call;
     call.kind = CollectiveKind::kBroadcast;
@@ -79,26 +76,25 @@ class BareNccl {
     call.count = sizeof(id.bytes);
     call.dtype = call.wire = DType::kInt8;
     GF_RETURN_IF_ERROR(session.communicator().Run(call));
-    GF_RETURN_IF_ERROR(comm_.Begin(id));
-    return Await();
+    nccl::Config config;
+    config.blocking = 1;
+    return Check("ncclCommInitRankConfig",
+                 api_->comm_init_rank_config(&comm_, session.size(), id,
+                                             session.rank(), &config));
   }
-  Status Await() {
-    while (true) {
-      const Result<bool> ready = comm_.Ready();
-      if (!ready.ok()) return ready.status();
-      if (ready.value()) return Status();
-    }
+  Status Check(const char* function, nccl::ReturnCode code) const {
+    if (code == nccl::ReturnCode::kSuccess) return Status();
+    return Status(StatusCode::kInternal,
+                  StrCat(function, ": ", api_->get_error_string(code)));
   }
   Status Allreduce() {
     for (const Bucket& bucket : buckets_) {
       for (const Extent& extent : bucket.extents) {
         std::byte* data = pool_.data + extent.begin * SizeOf(dtype_);
-        GF_RETURN_IF_ERROR(comm_.Check(
+        GF_RETURN_IF_ERROR(Check(
             "ncclAllReduce",
-            comm_.api().all_reduce(data, data, extent.count, NcclType(dtype_),
-                                   nccl::RedOp::kAvg, comm_.get(),
-                                   stream_->native())));
-        GF_RETURN_IF_ERROR(Await());
+            api_->all_reduce(data, data, extent.count, NcclType(dtype_),
+                             nccl::RedOp::kAvg, comm_, stream_->native())));
       }
     }
     return stream_->Synchronize();
@@ -109,7 +105,8 @@ class BareNccl {
   const DType dtype_;
   const std::vector<Bucket> buckets_;
   const std::unique_ptr<Stream> stream_;
-  NcclComm comm_;
+  const std::shared_ptr<const NcclApi> api_;
+  nccl::Comm comm_ = nullptr;
 };
 
 std::vector<Bucket> BucketsOf(const Model& model, const Options& options) {

@@ -135,8 +135,10 @@ Status Communicator::CloseGroup(GroupId id) {
 Status Communicator::SetStream(void* native) {
   GF_RETURN_IF_ERROR(CheckProcess());
   if (core_->device() == nullptr) return Status();
-  core_->progress().Do([&] { core_->device()->sync().SetProducer(native); });
-  return Status();
+  Status status;
+  core_->progress().Do(
+      [&] { status = core_->device()->sync().SetProducer(native); });
+  return status;
 }
 
 Result<BufferView> Communicator::AllocateShared(std::size_t bytes) {

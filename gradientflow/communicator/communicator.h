@@ -137,8 +137,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // With a device: sets the stream (a cudaStream_t) that the buffers of plain
   // calls are computed on. Until this is called, it is the legacy default
-  // stream. The caller owns the stream, which outlives the communicator. Has no
-  // effect without a device.
+  // stream. The caller owns the stream, which outlives the communicator. A
+  // stream of another device, or one that is being captured into a graph, is
+  // refused, and the stream stays as it was. Has no effect without a device.
   Status SetStream(void* native);
 
   // Returns `bytes` bytes of zeroed host memory that collectives use without a

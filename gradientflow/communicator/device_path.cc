@@ -5,6 +5,7 @@
 #include <cstring>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -155,6 +156,10 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
   };
   nccl_args.init_seconds = args.options->join_timeout_seconds;
   nccl_args.timeout_seconds = args.options->timeout_seconds;
+  if (nccl_args.timeout_seconds > 0) {
+    nccl_args.turn_seconds =
+        std::min(nccl_args.turn_seconds, nccl_args.timeout_seconds / 4);
+  }
   nccl_args.abort_seconds = patience_seconds_;
   nccl_args.sums = args.options->device_sums == DeviceSums::kFloat32
                        ? NcclSums::kFloat32
@@ -239,6 +244,24 @@ bool DevicePath::Reaches(const CollectiveCall& call,
          (buffers.output > 0 && device_->Owns(call.output));
 }
 
+// Refuses memory of another device: the executor would read it as the host's,
+// and end the process.
+Status DevicePath::CheckPlaces(const CollectiveCall& call,
+                               const CallGroup& group) const {
+  const CallBuffers buffers = BuffersOf(call, group);
+  const std::tuple<const char*, const void*, std::size_t> parts[] = {
+      {"input", call.input, buffers.input},
+      {"output", call.output, buffers.output}};
+  for (const auto& [name, data, count] : parts) {
+    if (count == 0 || !device_->IsOfAnother(data)) continue;
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat(Name(call.kind), ": ", name, " is at ", data,
+                         ", on another device than the communicator's, ",
+                         device_->description()));
+  }
+  return Status();
+}
+
 // Decides whether a call without elements on this rank goes to NCCL or to the
 // executor. All ranks must decide alike, including those that have no elements
 // in the call. Such a rank may pass no pointer either; that counts as the
@@ -256,6 +279,7 @@ bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
 Status DevicePath::Start(const CollectiveCall& call, Done done) {
   Executor& executor = *opening_.executor;
   const CallGroup& group = *executor.FindGroup(call.group);
+  GF_RETURN_IF_ERROR(CheckPlaces(call, group));
   const bool reaches = Reaches(call, group);
   if (call.group != 0) {
     if (reaches) {

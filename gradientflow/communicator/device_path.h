@@ -120,6 +120,7 @@ class DevicePath final : public Driver::Client {
   bool AwaitEnd(Stream& stream);
   bool Await(const Event& event);
   bool Reaches(const CollectiveCall& call, const CallGroup& group) const;
+  Status CheckPlaces(const CollectiveCall& call, const CallGroup& group) const;
   bool GoesToDeviceEmpty(const CollectiveCall& call,
                          const CallGroup& group) const;
 

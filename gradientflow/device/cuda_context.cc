@@ -90,12 +90,19 @@ Result<int> CudaContext::ExportDmaBuf(std::uintptr_t begin,
 
 CurrentContext::CurrentContext(const CudaContext& context) : context_(context) {
   error_ = FromDriver(context.get_current_(&before_));
-  if (error_ != cudaSuccess || before_ == context.context_) return;
-  error_ = FromDriver(context.set_current_(context.context_));
-  changed_ = error_ == cudaSuccess;
+  if (error_ == cudaSuccess && before_ != context.context_) {
+    error_ = FromDriver(context.set_current_(context.context_));
+    changed_ = error_ == cudaSuccess;
+  }
+  if (error_ == cudaSuccess) {
+    (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+  }
 }
 
 CurrentContext::~CurrentContext() {
+  if (error_ == cudaSuccess) {
+    (void)cudaThreadExchangeStreamCaptureMode(&capture_mode_);
+  }
   if (changed_) (void)context_.set_current_(before_);
 }
 

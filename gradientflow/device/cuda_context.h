@@ -45,6 +45,11 @@ class CudaContext {
 
 // Makes a device current for the calling thread, and restores the previous
 // context at the end. Check check() first: if it fails, nothing was changed.
+//
+// While a thread captures a stream into a graph, as PyTorch does by default,
+// CUDA refuses calls such as cudaEventQuery() and cudaMalloc() of all threads,
+// and the capture is lost, too. Our calls have nothing to do with it, so they
+// are exempt from that.
 class CurrentContext {
  public:
   explicit CurrentContext(const CudaContext& context);
@@ -60,6 +65,7 @@ class CurrentContext {
   CUcontext before_ = nullptr;
   cudaError_t error_ = cudaSuccess;
   bool changed_ = false;
+  cudaStreamCaptureMode capture_mode_ = cudaStreamCaptureModeRelaxed;
 };
 
 }  // namespace gradientflow

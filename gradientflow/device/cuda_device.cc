@@ -117,11 +117,15 @@ class CudaDevice final : public Device {
   Status FlushRemoteWrites() override;
   Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
+  bool IsOfAnother(const void* pointer) const override;
 
   // Returns OK if the kernels of this build run on the device.
   Status TryKernels();
 
  private:
+  // Returns all zeros if the driver does not know the address.
+  cudaPointerAttributes AttributesOf(const void* pointer) const;
+
   const CudaContext& context_;
   const Traits traits_;
   Mutex mutex_;  // One thread at a time submits to a stream.
@@ -229,19 +233,30 @@ Status CudaDevice::FlushRemoteWrites() {
   return Status();
 }
 
-bool CudaDevice::Owns(const void* pointer) const {
-  if (pointer == nullptr) return false;
-  const CurrentContext current(context_);
+cudaPointerAttributes CudaDevice::AttributesOf(const void* pointer) const {
   cudaPointerAttributes attributes = {};
+  if (pointer == nullptr) return attributes;
+  const CurrentContext current(context_);
   if (current.error() != cudaSuccess ||
       !Succeeded(cudaPointerGetAttributes(&attributes, pointer))) {
-    return false;
+    return {};
   }
+  return attributes;
+}
+
+bool CudaDevice::Owns(const void* pointer) const {
+  const cudaPointerAttributes attributes = AttributesOf(pointer);
   // Managed memory has no fixed place, so every device that can use it counts
   // as its owner.
   if (attributes.type == cudaMemoryTypeManaged) return true;
   return attributes.type == cudaMemoryTypeDevice &&
          attributes.device == context_.index();
+}
+
+bool CudaDevice::IsOfAnother(const void* pointer) const {
+  const cudaPointerAttributes attributes = AttributesOf(pointer);
+  return attributes.type == cudaMemoryTypeDevice &&
+         attributes.device != context_.index();
 }
 
 Status CudaDevice::KernelStatus(std::string_view kernel, int error) const {

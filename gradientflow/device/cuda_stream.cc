@@ -90,6 +90,20 @@ CudaStream::~CudaStream() {
   (void)cudaStreamDestroy(stream_);
 }
 
+Status CudaStream::CheckRuns() const {
+  if (owned_) return Status();
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  GF_CUDA_RETURN_IF_ERROR(context_.index(),
+                          cudaStreamIsCapturing(stream_, &capture),
+                          "cudaStreamIsCapturing()");
+  if (capture == cudaStreamCaptureStatusNone) return Status();
+  return Status(StatusCode::kFailedPrecondition,
+                StrCat("cuda:", context_.index(),
+                       ": the stream is being captured into a CUDA graph, of "
+                       "which communication cannot be a part: end the capture "
+                       "before gradients are marked or a step ends"));
+}
+
 // cudaMemcpyDefault finds out from the addresses on which side the memory is.
 Status CudaStream::Copy(void* dst, const void* src, std::size_t bytes) {
   if (bytes == 0) return Status();
@@ -99,6 +113,7 @@ Status CudaStream::Copy(void* dst, const void* src, std::size_t bytes) {
   }
   const CurrentContext current(context_);
   GF_RETURN_IF_ERROR(current.check());
+  GF_RETURN_IF_ERROR(CheckRuns());
   GF_CUDA_RETURN_IF_ERROR(
       device, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDefault, stream_),
       "cudaMemcpyAsync(to ", dst, ", from ", src, ", ", bytes, " bytes)");
@@ -111,6 +126,7 @@ Status CudaStream::Fill(void* dst, int byte, std::size_t bytes) {
   if (dst == nullptr) return Invalid(device, "a fill of nullptr");
   const CurrentContext current(context_);
   GF_RETURN_IF_ERROR(current.check());
+  GF_RETURN_IF_ERROR(CheckRuns());
   GF_CUDA_RETURN_IF_ERROR(device, cudaMemsetAsync(dst, byte, bytes, stream_),
                           "cudaMemsetAsync(", dst, ", ", bytes, " bytes)");
   return Status();
@@ -122,6 +138,7 @@ Status CudaStream::Record(Event* event) {
   if (own == nullptr) return Invalid(device, "not an event of this device");
   const CurrentContext current(context_);
   GF_RETURN_IF_ERROR(current.check());
+  GF_RETURN_IF_ERROR(CheckRuns());
   GF_CUDA_RETURN_IF_ERROR(device, cudaEventRecord(own->event(), stream_),
                           "cudaEventRecord()");
   return Status();
@@ -133,6 +150,7 @@ Status CudaStream::Wait(const Event& event) {
   if (own == nullptr) return Invalid(device, "not an event of this device");
   const CurrentContext current(context_);
   GF_RETURN_IF_ERROR(current.check());
+  GF_RETURN_IF_ERROR(CheckRuns());
   GF_CUDA_RETURN_IF_ERROR(
       device, cudaStreamWaitEvent(stream_, own->event(), cudaEventWaitDefault),
       "cudaStreamWaitEvent()");

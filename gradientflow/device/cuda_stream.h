@@ -54,6 +54,10 @@ class CudaStream final : public Stream {
   void* native() const override { return stream_; }
 
  private:
+  // Returns kFailedPrecondition if the caller's stream only records for a graph
+  // what it is given. REQUIRES that the context is current.
+  Status CheckRuns() const;
+
   const CudaContext& context_;
   const cudaStream_t stream_;
   const bool owned_;

@@ -149,6 +149,9 @@ class Device {
   // Returns whether `pointer` is memory of this device (not pinned host
   // memory).
   virtual bool Owns(const void* pointer) const = 0;
+  // Returns whether `pointer` is memory of another device, which the host
+  // cannot read.
+  virtual bool IsOfAnother(const void* pointer) const = 0;
 };
 
 }  // namespace gradientflow

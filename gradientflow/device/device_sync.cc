@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "gradientflow/base/str_cat.h"
+
 namespace gradientflow {
 
 Result<std::unique_ptr<DeviceSync>> DeviceSync::Create(
@@ -19,13 +21,24 @@ Result<std::unique_ptr<DeviceSync>> DeviceSync::Create(
   Result<std::unique_ptr<Event>> fence = device.NewEvent();
   if (!fence.ok()) return fence.status();
   sync->fence_ = std::move(fence).value();
-  sync->SetProducer(nullptr);
+  Result<std::unique_ptr<Event>> probe = device.NewEvent();
+  if (!probe.ok()) return probe.status();
+  sync->probe_ = std::move(probe).value();
+  sync->producer_ = device.Wrap(nullptr);
   return sync;
 }
 
-void DeviceSync::SetProducer(void* native) {
+Status DeviceSync::SetProducer(void* native) {
+  std::unique_ptr<Stream> producer = device_.Wrap(native);
   MutexLock lock(mutex_);
-  producer_ = device_.Wrap(native);
+  const Status taken = producer->Record(probe_.get());
+  if (!taken.ok()) {
+    return Status(taken.code(),
+                  StrCat("SetStream(): ", device_.description(),
+                         " takes no work on that stream: ", taken.message()));
+  }
+  producer_ = std::move(producer);
+  return Status();
 }
 
 void DeviceSync::NextStep() {

@@ -31,8 +31,9 @@ class DeviceSync {
                                                     SectionEnds section_ends);
 
   // `native` is the stream that gradients are computed on; the caller owns it.
-  // Must not be called while a hook runs.
-  void SetProducer(void* native);
+  // If the stream is not the device's, or is being captured, the producer stays
+  // as it was. Must not be called while a hook runs.
+  Status SetProducer(void* native) GF_EXCLUDES(mutex_);
   // NOT thread-safe; between steps.
   Stream& producer() { return *producer_; }
 
@@ -104,6 +105,7 @@ class DeviceSync {
   int now_ = 0;
   std::size_t awaited_ = 0;  // Sections of the step that the consumer awaits.
   std::unique_ptr<Event> fence_;
+  std::unique_ptr<Event> probe_;  // Shows whether a stream takes work.
 };
 
 }  // namespace gradientflow

@@ -181,9 +181,11 @@ std::string NcclCollective::Beside(const NcclQueue& queue) const {
                    args_.device->description());
   }
   if (text.empty()) return text;
-  return text +
-         ". Ranks that start calls of several communicators in different "
-         "orders need a device with room for all of them";
+  return StrCat(
+      text,
+      ". Ranks that start calls of several communicators in different "
+      "orders, or first calls more than ",
+      args_.turn_seconds, " s apart, need a device with room for all of them");
 }
 
 std::string NcclCollective::Culprits() const {

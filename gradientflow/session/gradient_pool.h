@@ -56,7 +56,10 @@ class GradientPool {
   // From the hooks to the collectives.
   virtual Handover& handover() = 0;
   // Sets the stream that gradients are computed on. Has no effect on the host.
-  virtual void SetStream(void* native) { static_cast<void>(native); }
+  virtual Status SetStream(void* native) {
+    static_cast<void>(native);
+    return Status();
+  }
   // Returns the memory, of the pool's kind, that sparse communication works in.
   // It allocates under the baton, and does not outlive the pool.
   virtual Result<CscMemories> NewCscMemories() = 0;

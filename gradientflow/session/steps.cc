@@ -125,8 +125,8 @@ Status Steps::SetStream(void* native) {
   progress_.Do([&] {
     status = Admit(StepCall::kSetStream);
     if (!status.ok()) return;
-    args_.pool->SetStream(native);
-    if (engine_.result_open()) {
+    status = args_.pool->SetStream(native);
+    if (status.ok() && engine_.result_open()) {
       status = args_.pool->handover().Follow(*args_.aggregator->end());
     }
   });

@@ -82,6 +82,34 @@ TEST_P(DeviceCalls, ThatAreNotValidAreRefusedBeforeAnythingIsStarted) {
 
 // Calls that reach the executor by way of the device must not fall behind later
 // calls on host memory.
+TEST_P(DeviceCalls, OnMemoryOfAnotherDeviceAreRefused) {
+  FakeDevice other;
+  const DeviceMemory there = other.Allocate(8 * sizeof(float)).value();
+  RunRanks(MakeJob(2), [&](Communicator& comm) {
+    Buffer buffer(Of(8, 1.0F));
+    CollectiveCall sum;
+    sum.output = buffer.data();
+    sum.count = 8;
+    if (FakeDevice* device = DeviceOfThisRank()) {
+      device->SetOther(&other);
+      CollectiveCall elsewhere = sum;
+      elsewhere.output = there.get();
+      CollectiveCall half = sum;
+      half.kind = CollectiveKind::kReduce;
+      half.input = there.get();
+      for (const CollectiveCall& call : {elsewhere, half}) {
+        const Status refused = comm.Run(call);
+        EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+        EXPECT_NE(refused.message().find("another device"), std::string::npos)
+            << refused.message();
+      }
+      device->SetOther(nullptr);
+    }
+    ASSERT_TRUE(comm.Run(sum).ok());
+    EXPECT_EQ(buffer.values(), Of(8, 2.0F));
+  });
+}
+
 TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
   RunRanks(MakeJob(3), [](Communicator& comm) {
     for (int round = 0; round < 30; ++round) {

@@ -57,7 +57,7 @@ std::string CardName(int rank) {
 }
 
 FakeVerbs* cards_of_ranks = nullptr;
-const FakeNccl* nccl_of_ranks = nullptr;
+FakeNccl* nccl_of_ranks = nullptr;
 
 // Cards for all ranks of a job, as of one host, and the devices beside them.
 class Cards {
@@ -224,7 +224,7 @@ OpenedComm OnStream(OpenedComm comm, const RankDevice& own) {
 FakeDevice* DeviceOfThisRank() { return device_of_this_rank; }
 Stream* StreamOfThisRank() { return stream_of_this_rank; }
 FakeVerbs* CardsOfRanks() { return cards_of_ranks; }
-const FakeNccl* NcclOfRanks() { return nccl_of_ranks; }
+FakeNccl* NcclOfRanks() { return nccl_of_ranks; }
 
 const char* OverName(Over over) {
   constexpr const char* kNames[] = {

@@ -82,6 +82,6 @@ Stream* StreamOfThisRank();
 FakeVerbs* CardsOfRanks();
 
 // Within a body: the fake NCCL of all ranks; null if there is none.
-const FakeNccl* NcclOfRanks();
+FakeNccl* NcclOfRanks();
 
 }  // namespace gradientflow::testing

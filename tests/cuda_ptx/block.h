@@ -29,6 +29,8 @@ class Block {
   // determines, for at most *steps instructions, which it counts down. The
   // error says what went wrong, and where.
   Status Run(unsigned index, std::mt19937_64& random, std::uint64_t* steps);
+  // What all blocks have read from the device's memory and written to it.
+  std::uint64_t moved_bytes() const { return moved_bytes_; }
 
  private:
   // How the warps and lanes of a block take turns.
@@ -79,6 +81,7 @@ class Block {
   Order order_{};
   std::mt19937_64* random_ = nullptr;
   std::uint64_t* steps_ = nullptr;
+  std::uint64_t moved_bytes_ = 0;
   unsigned index_ = 0;
   std::size_t turn_ = 0;
   std::uint32_t stretch_ = 0;  // Of the block.

@@ -108,6 +108,10 @@ bool Block::Reach(Warp& warp, const Instruction& in, std::uint32_t lanes,
 void Block::Access(Warp& warp, const Instruction& in, std::uint32_t lanes) {
   std::array<std::byte*, kLanes> addresses;
   if (!Reach(warp, in, lanes, addresses.data())) return;
+  if (in.access.space == Space::kGlobal) {
+    moved_bytes_ += std::uint64_t{in.access.bytes} * in.access.count *
+                    static_cast<unsigned>(std::popcount(lanes));
+  }
   if (in.kind == Kind::kAtomic) {
     return Update(warp, in, lanes, addresses.data());
   }

@@ -82,6 +82,7 @@ Status Machine::RunBlocks(Kernel& kernel, const Shape& asked,
     if (!status.ok()) break;
   }
   steps_ += most_steps_ - left;
+  moved_bytes_ += block.moved_bytes();
   return status;
 }
 

@@ -52,6 +52,8 @@ class Machine {
   Status TakeFault() { return std::exchange(fault_, Status()); }
   // Executed instructions, each by a warp.
   std::uint64_t steps() const { return steps_; }
+  // Bytes that kernels have read from the device's memory and written to it.
+  std::uint64_t moved_bytes() const { return moved_bytes_; }
 
  private:
   Program& ProgramFor(const std::string& kernel_name);
@@ -63,6 +65,7 @@ class Machine {
   std::uint64_t launches_ = 0;
   std::map<std::string, std::uint64_t> turns_;  // Of kernels.
   std::uint64_t steps_ = 0;
+  std::uint64_t moved_bytes_ = 0;
   std::uint64_t most_steps_ = std::uint64_t{1} << 31;
   std::function<Status(Kernel&, const RunKernel&)> around_;
   bool one_block_ = false;

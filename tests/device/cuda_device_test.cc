@@ -113,6 +113,40 @@ TEST(CudaDeviceTest, NoCallChangesTheThreadsDevice) {
   }
 }
 
+// As PyTorch captures graphs by default, while our threads go on.
+TEST(CudaDeviceTest, NoCallMindsACaptureOrEndsIt) {
+  FakeCudart::set_current(0);
+  const auto device = Open(1);
+  const auto captured = device->NewStream(false).value();
+  FakeCudart::BeginCapture(static_cast<cudaStream_t>(captured->native()));
+  CallEverything(device.get(), [&](const char* what) {
+    EXPECT_TRUE(FakeCudart::minds_captures()) << what;
+  });
+  EXPECT_TRUE(FakeCudart::EndCapture());
+}
+
+// What it is given would not run now, but whenever the graph is launched.
+TEST(CudaDeviceTest, AStreamThatIsCapturedIsRefused) {
+  FakeCudart::set_current(-1);
+  const auto device = Open(1);
+  const auto owner = device->NewStream(false).value();
+  auto* const native = static_cast<cudaStream_t>(owner->native());
+  const auto stream = device->Wrap(native);
+  const auto event = device->NewEvent().value();
+  const auto memory = device->Allocate(200).value();
+  const auto expect = [](const Status& status) {
+    EXPECT_EQ(status.code(), StatusCode::kFailedPrecondition);
+    EXPECT_TRUE(Has(status.message(), "CUDA graph")) << status.ToString();
+  };
+  FakeCudart::BeginCapture(native);
+  expect(stream->Record(event.get()));
+  expect(stream->Wait(*event));
+  expect(stream->Fill(memory.get(), 1, 100));
+  expect(stream->Copy(memory.get(), memory.get() + 100, 100));
+  EXPECT_TRUE(FakeCudart::EndCapture());
+  IsOk(stream->Record(event.get()));
+}
+
 TEST(CudaDeviceTest, TheSetterAloneMakesTheDeviceCurrentForGood) {
   FakeCudart::set_current(-1);
   const std::function<void()> make_current = Open(1)->CurrentSetter();
@@ -257,6 +291,10 @@ TEST(CudaDeviceTest, DevicesAreToldApart) {
   const auto memory = zero->Allocate(10).value();
   EXPECT_TRUE(zero->Owns(memory.get()));
   EXPECT_FALSE(one->Owns(memory.get()));
+  EXPECT_FALSE(zero->IsOfAnother(memory.get()));
+  EXPECT_TRUE(one->IsOfAnother(memory.get()));
+  EXPECT_FALSE(one->IsOfAnother(nullptr));
+  EXPECT_FALSE(one->IsOfAnother(&memory));
   const auto event = zero->NewEvent().value();
   EXPECT_EQ(one->NewStream(false).value()->Record(event.get()).code(),
             StatusCode::kInvalidArgument);

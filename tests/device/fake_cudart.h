@@ -38,6 +38,13 @@ struct FakeCudart {
   static int last_priority();
   // From here on; version 0 means no driver.
   static void SetDriver(int version, int devices);
+  // From here on `stream` is captured, in the mode in which CUDA refuses calls
+  // of all threads but those that are exempt. EndCapture() returns whether
+  // nothing was refused and nothing was given to the stream.
+  static void BeginCapture(cudaStream_t stream);
+  static bool EndCapture();
+  // Whether CUDA may refuse calls of this thread for another's capture.
+  static bool minds_captures();
   // What devices that are opened from here on say of writes by the bus.
   static void SetRemoteWrites(int ordering, int flush_options);
 };

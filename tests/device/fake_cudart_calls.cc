@@ -16,6 +16,7 @@ cudaError_t OnStream(const char* function, cudaStream_t stream, Call call) {
   if (own->device != CurrentDevice()) {
     return Said(cudaErrorInvalidResourceHandle);
   }
+  if (own == TheWorld().captured) TheWorld().capture_is_lost = true;
   return Said(CodeOf(call(*own->stream)));
 }
 
@@ -212,6 +213,21 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
   TheWorld().priority = priority;
   *stream = reinterpret_cast<cudaStream_t>(
       new FakeCudaStream{CurrentDevice(), std::move(made).value()});
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream,
+                                  cudaStreamCaptureStatus* status) {
+  if (const cudaError_t error = Enter("cudaStreamIsCapturing")) {
+    return Said(error);
+  }
+  *status = Of(stream) == TheWorld().captured ? cudaStreamCaptureStatusActive
+                                              : cudaStreamCaptureStatusNone;
+  return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, CaptureMode());
   return cudaSuccess;
 }
 

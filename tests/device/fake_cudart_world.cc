@@ -57,6 +57,17 @@ CUresult GetHandle(void* handle, CUdeviceptr begin, std::size_t bytes,
   return CUDA_SUCCESS;
 }
 
+// A call that may wait for work of another stream, or that frees memory.
+bool IsRefusedInCaptures(std::string_view function) {
+  for (const char* refused :
+       {"cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost",
+        "cudaHostRegister", "cudaHostUnregister", "cudaEventQuery",
+        "cudaEventSynchronize", "cudaStreamSynchronize"}) {
+    if (function == refused) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 FakeCudaWorld& TheWorld() {
@@ -82,6 +93,11 @@ int& CurrentDevice() {
 cudaError_t& LastError() {
   thread_local cudaError_t last = cudaSuccess;
   return last;
+}
+
+cudaStreamCaptureMode& CaptureMode() {
+  thread_local cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+  return mode;
 }
 
 cudaError_t Said(cudaError_t error) {
@@ -116,6 +132,12 @@ cudaError_t Planned(const char* function) {
 
 cudaError_t Enter(const char* function) {
   if (const cudaError_t error = Planned(function)) return error;
+  FakeCudaWorld& world = TheWorld();
+  if (world.captured != nullptr && IsRefusedInCaptures(function) &&
+      CaptureMode() != cudaStreamCaptureModeRelaxed) {
+    world.capture_is_lost = true;
+    return cudaErrorStreamCaptureUnsupported;
+  }
   return CurrentDevice() < 0 ? cudaErrorDeviceUninitialized : cudaSuccess;
 }
 
@@ -168,6 +190,18 @@ int FakeCudart::last_priority() { return TheWorld().priority; }
 void FakeCudart::SetDriver(int version, int devices) {
   TheWorld().driver_version = version;
   TheWorld().device_count = devices;
+}
+
+void FakeCudart::BeginCapture(cudaStream_t stream) {
+  TheWorld().capture_is_lost = false;
+  TheWorld().captured = Of(stream);
+}
+bool FakeCudart::EndCapture() {
+  TheWorld().captured = nullptr;
+  return !TheWorld().capture_is_lost;
+}
+bool FakeCudart::minds_captures() {
+  return CaptureMode() == cudaStreamCaptureModeGlobal;
 }
 
 void FakeCudart::SetRemoteWrites(int ordering, int flush_options) {

@@ -44,6 +44,8 @@ struct FakeCudaWorld {
   // What the devices say of writes that come by the bus.
   std::atomic<int> writes_ordering{0};
   std::atomic<int> flush_options{1};
+  std::atomic<FakeCudaStream*> captured{nullptr};
+  std::atomic<bool> capture_is_lost{false};
 };
 FakeCudaWorld& TheWorld();
 
@@ -54,6 +56,7 @@ FakeCudaEvent* Of(cudaEvent_t event);
 // The calling thread's current device, -1 for none, and its last error.
 int& CurrentDevice();
 cudaError_t& LastError();
+cudaStreamCaptureMode& CaptureMode();
 
 // The failure planned for this function, or success.
 cudaError_t Planned(const char* function);

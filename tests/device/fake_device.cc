@@ -205,6 +205,11 @@ bool FakeDevice::Owns(const void* pointer) const {
   return kind.ok() && kind.value() == FakeMemory::Kind::kDevice;
 }
 
+bool FakeDevice::IsOfAnother(const void* pointer) const {
+  const FakeDevice* other = other_.load();
+  return other != nullptr && other->Owns(pointer);
+}
+
 void FakeDevice::HoldStreams() { state_->scheduler.Hold(); }
 void FakeDevice::ReleaseStreams() { state_->scheduler.Release(); }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -112,6 +113,10 @@ class FakeDevice final : public Device {
   // Like a GPU: a launch that finds the device broken reports what broke it.
   Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
+  // Knows the device of SetOther() alone.
+  bool IsOfAnother(const void* pointer) const override;
+  // Null: there is none. `other` outlives this device. Not during calls.
+  void SetOther(const FakeDevice* other) { other_ = other; }
 
   // Returns id().index of the device current for the calling thread, or -1.
   static int CurrentOfThread();
@@ -151,6 +156,7 @@ class FakeDevice final : public Device {
   const std::uint64_t unique_id_;
   const std::shared_ptr<FakeState> state_;
   const std::shared_ptr<FakeQueue> default_queue_;
+  std::atomic<const FakeDevice*> other_{nullptr};
   Mutex mutex_;
   // The queues that Wrap() may find.
   std::vector<std::weak_ptr<FakeQueue>> queues_ GF_GUARDED_BY(mutex_);

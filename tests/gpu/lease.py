@@ -26,6 +26,7 @@ import time
 import jobs as catalogue
 
 SANITIZERS_AT_ONCE = 4
+SMI_SECONDS = 60  # A broken driver may never answer.
 
 
 class Lease:
@@ -148,11 +149,16 @@ def gpus():
     """What nvidia-smi says: a row of name, driver and memory for each GPU."""
     if shutil.which("nvidia-smi") is None:
         return []
-    asked = subprocess.run(
-        ["nvidia-smi", "--query-gpu=name,driver_version,memory.total",
-         "--format=csv,noheader"], capture_output=True, text=True, check=False)
+    try:
+        asked = subprocess.run(
+            ["nvidia-smi", "--query-gpu=name,driver_version,memory.total",
+             "--format=csv,noheader"], capture_output=True, text=True, check=False,
+            timeout=SMI_SECONDS)
+    except subprocess.TimeoutExpired:
+        return []
     rows = asked.stdout.splitlines() if asked.returncode == 0 else []
-    return [[cell.strip() for cell in row.split(",")] for row in rows if row]
+    cells = [[cell.strip() for cell in row.split(",")] for row in rows]
+    return [row for row in cells if len(row) == 3]
 
 
 def no_gpu(needs):
@@ -161,7 +167,10 @@ def no_gpu(needs):
     if not seen:
         return "nvidia-smi shows no GPU here"
     driver = seen[0][1]
-    if int(driver.split(".")[0]) < needs["driver"]:
+    number = re.match(r"\d+", driver)
+    if number is None:
+        return f"nvidia-smi tells no version of the driver, but {driver!r}"
+    if int(number.group()) < needs["driver"]:
         return (f"the driver is {driver}; programs of CUDA {needs['cuda']} need "
                 f"{needs['driver']} or newer")
     return ""

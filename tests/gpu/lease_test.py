@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import stat
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -155,6 +156,19 @@ class Lease(Pretended):
         code, said = self.run_lease()
         self.assertEqual(code, 0, said)
 
+    def test_a_driver_that_tells_nothing_useful_skips_everything(self):
+        self.program("one", PASSES)
+        for says, why in (("echo 'NVIDIA X, [N/A], 80 MiB'", "no version"),
+                          ("echo 'No devices were found'", "no GPU"),
+                          ("exit 9", "no GPU"),
+                          ("exec sleep 60", "no GPU")):
+            self.script(self.path / "nvidia-smi", says)
+            with mock.patch.object(lease, "SMI_SECONDS", 0.2):
+                code, said = self.run_lease()
+            self.assertEqual(code, 0, says)
+            self.assertIn(why, said["jobs"]["one"]["why"])
+        self.assertEqual(self.started(), [])
+
     def test_only_names_parts(self):
         self.program("one", PASSES)
         self.program("speed", ROWS, "benchmarks")
@@ -162,6 +176,28 @@ class Lease(Pretended):
         self.assertEqual(self.started(), ["speed"])
         with self.assertRaises(SystemExit):
             self.run_lease("--only", "speed")
+
+
+class WithoutNvcc(unittest.TestCase):
+    """The command itself, where there is nothing to build with."""
+
+    def run_it(self, *arguments):
+        return subprocess.run(
+            ["tests/gpu/run", *arguments], capture_output=True, text=True,
+            check=False, env={**os.environ, "CUDA_HOME": "/nowhere"})
+
+    def test_everything_is_skipped(self):
+        done = self.run_it()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("SKIPPED: no nvcc here, at /nowhere/bin/nvcc", done.stdout)
+        self.assertEqual(done.stdout.splitlines()[-1],
+                         "0 passed, 0 failed, 1 skipped")
+
+    def test_a_bundle_is_refused(self):
+        done = self.run_it("--bundle", "bundle")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("no nvcc here", done.stdout)
+        self.assertFalse(pathlib.Path("bundle").exists())
 
 
 class Catalogue(unittest.TestCase):

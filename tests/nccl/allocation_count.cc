@@ -137,6 +137,10 @@ class QuietDevice final : public Device {
     const Uncounted pause;
     return real_.Owns(pointer);
   }
+  bool IsOfAnother(const void* pointer) const override {
+    const Uncounted pause;
+    return real_.IsOfAnother(pointer);
+  }
 
  private:
   Device& real_;

@@ -182,6 +182,48 @@ TEST_F(NcclOrder, OfRanksThatDiffersIsNamedIfTheDeviceHasNoRoom) {
   });
 }
 
+// A rank comes late to a call for which NCCL connects. The other does not let
+// later calls pass meanwhile: on its device these would wait for the late rank,
+// whose own device works on the first call before.
+TEST_F(NcclOrder, IsKeptWhileARankIsLate) {
+  nccl_.Set(FakeNcclMode::kOneAtATime, 1);
+  nccl_.Set(FakeNcclMode::kFirstTogether, 1);
+  ManualClock clock;
+  NcclJob job = Job(/*timeout_seconds=*/600);
+  job.adjust = [&clock](int, NcclArgs* args) { args->clock = &clock; };
+  std::latch late(1);
+  std::latch connected(2);
+  RunNcclRanks(job, [&](NcclRank& self) {
+    Flights known;
+    known.push_back(std::make_unique<Flight>(self, Channel::kGradients, 1));
+    known[0]->Start(self.collective);
+    PollUntilAllEnd(self.collective, known);
+    connected.arrive_and_wait();
+    if (self.rank == 1) late.wait();
+    Flights flights;
+    for (const Channel channel : {Channel::kPlain, Channel::kGradients}) {
+      flights.push_back(std::make_unique<Flight>(self, channel, 2));
+      flights.back()->Start(self.collective);
+    }
+    if (self.rank == 0) {
+      for (int poll = 0; poll < 100; ++poll) {
+        self.collective.Poll();
+        clock.Advance(std::chrono::milliseconds(10));
+      }
+      late.count_down();
+    }
+    const auto begin = std::chrono::steady_clock::now();
+    while (!flights[0]->outcome.ended || !flights[1]->outcome.ended) {
+      if (!self.collective.Poll()) std::this_thread::yield();
+      if (std::chrono::steady_clock::now() - begin < std::chrono::seconds(20)) {
+        continue;
+      }
+      self.collective.Fail(Status(StatusCode::kAborted, "it stands"));
+    }
+    ExpectAllOk(flights);
+  });
+}
+
 // Two communicators of this library on one device, each with a thread that
 // drives it.
 TEST_F(NcclOrder, IsThatOfAllCollectivesOfADevice) {

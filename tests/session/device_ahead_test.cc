@@ -192,6 +192,55 @@ TEST_P(AheadCsc, LaunchesDoNotDependOnTheNumberOfTensors) {
   }
 }
 
+struct Passes {
+  DType pool;
+  DType wire;
+  int size;
+  std::uint64_t per_bucket;
+};
+
+// Beside NCCL a dense step converts before the wire and after it, and the
+// second pass looks for infinities. If nothing converts, a pass looks for them,
+// unless we add up 16-bit elements ourselves: then the kernel that does so
+// looks.
+TEST(AheadDense, PassesOverThePool) {
+  constexpr DType kFloat = DType::kFloat32;
+  constexpr DType kHalf = DType::kFloat16;
+  for (const Passes& passes :
+       {Passes{kFloat, kHalf, 2, 2}, Passes{kFloat, kHalf, 3, 2 + 1},
+        Passes{kHalf, kHalf, 2, 1}, Passes{kHalf, kHalf, 3, 1},
+        Passes{kFloat, kFloat, 2, 1}, Passes{kFloat, kFloat, 3, 1}}) {
+    Job job;
+    job.over = Over::kNccl;
+    job.size = passes.size;
+    job.tensors = SomeTensors();
+    job.options.pool_dtype = passes.pool;
+    job.options.wire_dtype = passes.wire;
+    job.options.bucket_bytes = std::size_t{8} << 10;
+    RunRanks(job, [&](GradientSession& session) {
+      const FakeDevice& device = *DeviceOfThisRank();
+      std::uint64_t launched = 0;  // In the step before.
+      for (int step = 0; step < 4; ++step) {
+        const Costs before(device);
+        for (std::size_t i = session.tensors(); i-- > 0;) {
+          session.GradientReady(i);
+        }
+        const Result<AsyncStep> left = session.FinishStepAsync();
+        ASSERT_TRUE(left.ok()) << left.status().ToString();
+        if (left.value().known) {
+          const std::uint64_t buckets = left.value().known->buckets;
+          EXPECT_GT(buckets, 1U);
+          EXPECT_EQ(launched, passes.per_bucket * buckets)
+              << Name(passes.pool) << " as " << Name(passes.wire) << ", "
+              << passes.size << " ranks";
+        }
+        launched = Costs(device).launched - before.launched;
+        AwaitStream();
+      }
+    });
+  }
+}
+
 // The same training in both ways, with a step that has an infinity.
 TEST_P(Ahead, TrainsToTheBitsOfFinishStep) {
   constexpr int kSteps = 9;

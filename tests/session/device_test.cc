@@ -74,6 +74,24 @@ TEST_P(DeviceSteps, NeitherWaitNorAllocateOnceTheyRun) {
   });
 }
 
+TEST_P(DeviceSteps, KeepTheirStreamIfAnotherDevicesIsRefused) {
+  FakeDevice other;
+  const auto foreign = other.NewStream(false).value();
+  RunRanks(MakeJob(Over::kDevices, 2), [&](GradientSession& session) {
+    for (const Status& refused :
+         {session.SetStream(foreign->native()),
+          session.communicator().SetStream(foreign->native())}) {
+      ASSERT_FALSE(refused.ok());
+      EXPECT_NE(refused.message().find("SetStream(): fake:"), std::string::npos)
+          << refused.message();
+    }
+    for (int step = 0; step < 3; ++step) {
+      ProduceAll(session, step);
+      ASSERT_TRUE(session.FinishStep().ok());
+    }
+  });
+}
+
 TEST_P(DeviceSteps, LetHooksReturnWhileTheDeviceIsBusy) {
   RunRanks(MakeJob(Over::kDevices, 2), [](GradientSession& session) {
     FakeDevice& device = *DeviceOfThisRank();

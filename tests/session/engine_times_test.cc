@@ -28,7 +28,7 @@ class TimesTest : public ::testing::Test {
     memory_ = device_->Allocate(64).value();
     end_ = device_->NewTimedEvent().value();
     sync_ = DeviceSync::Create(*device_, *wire_, {10, 20, 30, 40}).value();
-    sync_->SetProducer(backward_->native());
+    EXPECT_TRUE(sync_->SetProducer(backward_->native()).ok());
     wire_times_ = std::make_unique<WireTimes>(device_.get(), wire_.get());
   }
   void Write(std::size_t section) {

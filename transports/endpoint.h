@@ -125,10 +125,10 @@ class Endpoint {
 
   // Returns the links to all ranks that have an address, by rank, with null for
   // the other ranks and for this one. May be called once. Blocks until all
-  // links exist that are to. Strangers (another secret, garbage, silence) are
-  // dropped and hold up no one. Errors: kDeadlineExceeded names the ranks that
-  // did not connect; kInvalidArgument says which settings do not fit together.
-  // The links may outlive the endpoint.
+  // these links exist. Strangers (another secret, garbage, silence) are dropped
+  // and hold up no one. Errors: kDeadlineExceeded names the ranks that did not
+  // connect; kInvalidArgument says which settings do not fit together. The
+  // links may outlive the endpoint.
   virtual Result<std::vector<std::unique_ptr<Link>>> Connect(
       const ConnectArgs& args) = 0;
 

@@ -53,8 +53,8 @@ class Matcher {
 
   // Fabric::Recv(). Returns whether the peer has nothing more to do for it.
   bool Post(MessageId id, BufferView dst, std::uint64_t signature, Done done);
-  // The header of a data message has arrived: where its payload goes. As
-  // LinkEvents::OnHeader(), which it is a part of.
+  // The header of a data message has arrived. Returns where its payload goes.
+  // It is a part of LinkEvents::OnHeader().
   Result<LinkEvents::Landing> Land(const Header& header);
   // Its payload has arrived.
   void Arrive(const Header& header);

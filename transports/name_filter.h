@@ -29,7 +29,7 @@ struct NameFilter {
       return whole ? seen == name : seen.starts_with(name);
     });
   }
-  // Returns whether the user asked for exactly such ones.
+  // Returns whether the user has named what to use.
   bool selects() const { return !excludes && !names.empty(); }
   bool Allows(std::string_view seen) const {
     return names.empty() || Names(seen) != excludes;

@@ -39,7 +39,8 @@ class PeerLink {
 
   // The lane of `link` that a data message takes.
   static int LaneOf(Link& link, Tag tag);
-  // The lane on which Link::Look() finds one from the peer; -1 if on none.
+  // The lane on which Link::Look() finds such a message from the peer; -1 if it
+  // finds none.
   static int LaneToLook(const Link& link, Tag tag);
   // Keeps a message until there is a link. REQUIRES that there is none.
   void Keep(const OutMessage& message);

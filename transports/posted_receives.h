@@ -10,8 +10,9 @@
 namespace gradientflow {
 
 // The receives of a rank that wait for a message, of all peers. While there is
-// a single one, its message is most likely what comes next, so it can be read
-// where it comes: one system call instead of two. NOT thread-safe.
+// a single one, its message is most likely what comes next, so its lane can be
+// read without asking the Poller first: one system call instead of two. NOT
+// thread-safe.
 class PostedReceives {
  public:
   // A receive waits for the message `tag`, which comes by `from`.
@@ -24,10 +25,10 @@ class PostedReceives {
   void End() { --count_; }
   std::size_t count() const { return count_; }
 
-  // Reads what has come where the only receive awaits its message, and sets
-  // `*moved` if anything has. Returns whether that was all there is to do; if
-  // not, the Poller has to be asked. Now and then it has to be asked in any
-  // case, since other peers may have sent what no receive awaits.
+  // Reads what has come on the lane of the only receive, and sets `*moved` if
+  // anything has. Returns false if the Poller has to be asked as well. That is
+  // so now and then in any case, since other peers may have sent what no
+  // receive awaits.
   bool Look(bool* moved) {
     if (count_ != 1 || only_from_ == nullptr || !only_from_->up()) return false;
     Link& link = *only_from_->link();
@@ -41,8 +42,9 @@ class PostedReceives {
   static constexpr std::uint32_t kLooksPerQuestion = 8;
 
   std::size_t count_ = 0;
-  // The receive that was posted last, if it was the only one then. While there
-  // is one, it is that one. Null if others were posted.
+  // The way by which the message of the last posted receive comes; null if
+  // other receives were posted then. So it is the way of the only receive while
+  // count_ is 1.
   const PeerLink* only_from_ = nullptr;
   Tag only_tag_ = 0;
   std::uint32_t looks_ = 0;

@@ -10,8 +10,8 @@
 namespace gradientflow {
 namespace {
 
-// A rank that is alone does so much in one go. In the meantime its caller can
-// do nothing else, such as looking at the results while they are in the caches.
+// A rank that is alone does this many elements in one go. Meanwhile its caller
+// can do nothing else, such as look at results while they are in the caches.
 constexpr std::size_t kAloneElements = std::size_t{512} << 10;
 
 // Returns whether a result is not finite. Runs on any thread.

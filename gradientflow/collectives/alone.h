@@ -10,8 +10,8 @@
 // of a larger group, in one kernel.
 namespace gradientflow {
 
-// Takes the next parts of the operation that are there. Few enough to be in the
-// caches when their caller looks at the results.
+// Takes the next parts of the operation that are there: so few that they are
+// still in the caches when the caller looks at the results.
 std::vector<Extent> TakePartsAlone(Operation* operation);
 
 // Rounds and scales `parts` of the operation, on the call's workers if it has

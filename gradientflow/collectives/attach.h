@@ -10,8 +10,8 @@
 namespace gradientflow {
 
 // Lets the network card read and write memory of `device` until
-// RemotePlaces::Detach(). Returns by which way; errors say why there is none.
-// NOT thread-safe, as `places` is not.
+// RemotePlaces::Detach(). Returns the way that was found; errors say why there
+// is none. NOT thread-safe, as `places` is not.
 Result<std::string> AttachDeviceMemory(Device& device, RemotePlaces& places,
                                        const BufferView& memory);
 

@@ -18,8 +18,8 @@
 namespace gradientflow {
 namespace {
 
-// Decisions that a planner remembers, and those for each rank, since trees are
-// decided by their root.
+// How many decisions a planner remembers: so many, and so many more for each
+// rank, since decisions on trees depend on the root.
 constexpr std::size_t kDecisionsKept = 256;
 constexpr std::size_t kDecisionsKeptPerRank = 4;
 constexpr std::uint64_t kFirstHash = 0xCBF29CE484222325;
@@ -174,8 +174,9 @@ CallQuestion CallPlanner::QuestionOf(const CollectiveCall& call) const {
   return question;
 }
 
-// The root, if prices depend on it: in trees that begin at it, it decides which
-// branches lead to other hosts. The ranges of a binomial reduce do not move.
+// Returns the root if prices depend on it, else 0. In trees that begin at the
+// root, it decides which branches lead to other hosts. The ranges of a binomial
+// reduce do not depend on the root.
 int CallPlanner::TreeRootOf(const CollectiveCall& call) const {
   const bool has_tree = call.kind == CollectiveKind::kBroadcast ||
                         call.kind == CollectiveKind::kGather ||

@@ -58,7 +58,7 @@ struct CallGroup {
   int FabricRank(int r) const {
     return members.empty() ? r : members[static_cast<std::size_t>(r)];
   }
-  // That of each rank.
+  // The fabric's numbers of all ranks, by rank.
   std::vector<int> FabricRanks() const {
     std::vector<int> ranks;
     for (int r = 0; r < size; ++r) ranks.push_back(FabricRank(r));
@@ -81,8 +81,8 @@ struct CallPlan {
   // One line for the trace. Shared by all plans of the same choice, because a
   // small call takes less time than a copy of a text does.
   std::shared_ptr<const std::string> why;
-  // By which an algorithm chooses among its variants. A copy: all segments of a
-  // call follow the same.
+  // The costs by which an algorithm chooses among its variants. They are a
+  // copy, because all segments of a call must follow the same ones.
   CostModels costs;
   // A hash of what calls of this plan have in common, for SignatureOf().
   std::uint64_t hash = 0;
@@ -161,7 +161,8 @@ Status ValidateCall(const CollectiveCall& call, const CallGroup& group);
 struct Cutting {
   std::size_t segment_bytes = std::size_t{256} << 10;
   int window = 8;  // Segments in flight.
-  // What ranks of different hosts may place, if the group's hosts_place.
+  // The bytes of one segment that ranks of different hosts may place, if the
+  // group has hosts_place.
   std::size_t placed_bytes = 0;
 };
 
@@ -183,8 +184,8 @@ class CallPlanner {
 
   // REQUIRES a call that ValidateCall() accepts.
   CallPlan Plan(const CollectiveCall& call);
-  // What the algorithms are asked for the price of such a call. REQUIRES the
-  // same.
+  // Returns the question to which the algorithms' prices are answers. REQUIRES
+  // the same.
   CallQuestion QuestionOf(const CollectiveCall& call) const;
 
   // To be called when the group's memory or places have changed.

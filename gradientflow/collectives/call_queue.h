@@ -60,7 +60,7 @@ class CallQueue {
   // Returns whether this rank may begin the `syncs` kSyncs of `schedule`
   // without writing to a slot that another rank has yet to read.
   bool HasSlotsFor(const Schedule& schedule, std::uint64_t syncs) const;
-  // They begin. Returns the number of the first of them.
+  // `syncs` more kSyncs begin. Returns the number of the first of them.
   std::uint64_t BeginSyncs(std::uint64_t syncs) {
     return std::exchange(next_sync_, next_sync_ + syncs);
   }

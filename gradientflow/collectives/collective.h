@@ -100,8 +100,8 @@ struct CollectiveCall {
   // every rank.
   std::vector<std::size_t> send_counts;
   std::vector<std::size_t> recv_counts;
-  // For kAllToAll: every rank sends as many elements to every rank, all the
-  // same number. All ranks say so, or none. Small parts then travel together.
+  // For kAllToAll: every rank sends the same number of elements to every rank.
+  // All ranks set it, or none does. Small parts then travel together.
   bool equal_counts = false;
   // The elements of `output` that take part in a kAllreduce: ascending,
   // disjoint, `count` of them in total. Empty means [0, count).

@@ -82,8 +82,8 @@ void AppendDoublings(int rank, int size, int root, bool rooted,
   }
 }
 
-// A range of blocks that wraps around takes two messages. On as many ranks as a
-// range has blocks, less one, it wraps around.
+// A range of blocks that wraps around takes two messages. A range of n blocks
+// wraps around on n - 1 ranks.
 void AddDoublings(const CallQuestion& question, double block_bytes,
                   Price* price) {
   const HostMap& hosts = question.hosts;

@@ -50,7 +50,7 @@ Slice Scratch(std::size_t begin, std::size_t count);
 Extent SubBlock(Extent range, int size, int b);
 
 Action Send(int peer, Slice src);
-// A message of which the sender knows where it lands: Action::there.
+// A message whose sender knows where it lands: Action::there.
 Action SendTo(int peer, Slice src, Slice there);
 Action Recv(int peer, Slice dst);
 Action Copy(Slice src, Slice dst);

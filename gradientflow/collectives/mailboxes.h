@@ -15,7 +15,7 @@ namespace gradientflow {
 // copy (Schedule::mailed). Each sync of a channel has a box, and the sync
 // kBoxes later has the same one. While mailed syncs are under way, at most
 // kBoxes / 2 syncs are, so that no box is overwritten before all peers have
-// read it. (The proof is that of the slots: see Executor::HasSlotsFor.) NOT
+// read it. (The proof is that of the slots: see CallQueue::HasSlotsFor().) NOT
 // thread-safe. The memory stays taken until the arena ends, since a peer may be
 // reading when this rank is done.
 class Mailboxes {

@@ -46,8 +46,9 @@ class Exchanges {
     }
   }
 
-  // At most four peers at a time, since an all-to-all serves so many in one
-  // round. Shifts by one place go to and fro, so that no rank runs ahead.
+  // There are at most four peers at a time, since an all-to-all serves that
+  // many in one round. Shifts by one place go to and fro, so that no rank runs
+  // ahead.
   Result<Sample> Measure(bool across) {
     std::vector<Shift> all = {{0, 1}, {0, -1}, {0, 2}, {0, -2}};
     if (across && hosts_.size() == 2) {
@@ -57,8 +58,8 @@ class Exchanges {
     }
     Sample sample;
     const CollectiveCall several = CallOf(all, kSmallBytes);
-    // Large ones come before moderate ones, to which connections have adapted
-    // then.
+    // Large messages come before moderate ones, so that connections have
+    // adapted by then.
     const std::vector<Batch> batches = {
         {4,
          {CallOf({all[0]}, kSmallBytes), CallOf({all[1]}, kSmallBytes)},
@@ -98,8 +99,8 @@ class Exchanges {
     int more = 1;  // Batches of a pass after the first, which warms up then.
     double* seconds = nullptr;  // Of one exchange: the result.
   };
-  // From a rank to the one so many hosts and places further on, both counted
-  // around. Only places that both hosts have take part.
+  // Leads from a rank to the one that is so many hosts and places further on,
+  // both counted around. Only places that both hosts have take part.
   struct Shift {
     int hosts = 0;
     int locals = 0;
@@ -172,7 +173,7 @@ class Exchanges {
   std::vector<std::byte> in_;
 };
 
-// `sharers`: so many ranks sent over one line at a time.
+// `sharers` is how many ranks sent over one line at a time.
 void Fit(const Sample& sample, int sharers, LinkModel* link) {
   double message = std::min(link->message_seconds, sample.one / 2);
   if (sample.messages > 1) {

@@ -187,8 +187,8 @@ bool PlacedSlots::GroupIsQuiet() const {
                      [](const auto& slot) { return slot->free(); });
 }
 
-// Nothing comes from the group before any more: its calls have ended here, so
-// all that its members had to place here has come.
+// Nothing more comes from the group before: its calls have ended here, so
+// everything that its members had to place here has come.
 bool PlacedSlots::BeginGroup(const PlacedLayout& layout, const Group& group) {
   Window& window = Of(kGroupWindow);
   if (group_begun_ || window.calls > 0 || window.slots.empty() ||
@@ -229,7 +229,7 @@ void PlacedSlots::Abandon() {
   }
 }
 
-// A notice of what has no place here.
+// Ends the job because of a notice of something that has no place here.
 void PlacedSlots::Refuse(int peer, std::uint32_t number) {
   const PlacedNotice notice = DecodeNotice(number);
   std::string why = ", which exchanges nothing with it in this way";

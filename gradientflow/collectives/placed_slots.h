@@ -127,13 +127,13 @@ class PlacedSlot {
   }
   // What peers have written for the next segment, before that has begun here.
   bool has_early() const { return early_ > 0; }
-  // Returns kInvalidArgument if `peer` has written so its part of call
-  // `last_done`, or of one before it: this rank is done with those calls.
+  // Returns kInvalidArgument if what `peer` has written early belongs to call
+  // `last_done` or to one before it: this rank is done with those calls.
   Status CheckEarly(int peer, std::uint64_t last_done) const;
 
  private:
-  // What has come of a peer: a bit for each phase, with that of a result that
-  // is not finite, and whether the segment has asked for it.
+  // What has come from a peer. Each phase has three bits: its part has come, it
+  // holds a value that is not finite, and the segment awaits it.
   static constexpr std::uint8_t Bit(PlacedPhase phase) {
     return static_cast<std::uint8_t>(1 << static_cast<int>(phase));
   }
@@ -163,7 +163,7 @@ class PlacedSlot {
   bool running_ = false;
   std::uint32_t generation_ = 0;  // Of the last segment that began.
   int payloads_ = 0;              // Of contributions that are still being read.
-  int lent_ = 0;                  // Sums that are.
+  int lent_ = 0;                  // Sums that are still being read.
   int early_ = 0;                 // Contributions to the next segment.
   std::vector<std::uint8_t> peers_;
   Done told_;                           // Empty after Abandon().

@@ -241,7 +241,8 @@ const std::byte* Segment::WireImage(const Action& action) {
 
 void Segment::OnMessage(std::uint32_t action, std::uint32_t flags) {
   if (placed_.active()) {
-    // Payloads may leave only after the last round; Finish() looks for that.
+    // Payloads may still be leaving after the last round; Finish() looks for
+    // that.
     if (action == PlacedSlot::kPayloadsLeft) return;
     return placed_.OnMessage(actions(), action, flags);
   }

@@ -30,7 +30,7 @@ constexpr std::size_t kTileBytes = std::size_t{32} << 10;
 // The bytes that one Run() reduces before other segments have their turn.
 constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
 // A mailbox is read only in the turn of its own sync, which is what
-// Executor::HasSlotsFor() relies on.
+// CallQueue::HasSlotsFor() relies on.
 static_assert(Mailboxes::kBoxBytes <= kTurnBytes);
 // In SyncSlot::flags: the published memory holds just the segment, without
 // gaps.
@@ -239,7 +239,7 @@ int SharedSide::SlotOf(std::uint64_t sync) const {
          static_cast<int>(sync % kSlots);
 }
 
-// Peers of a blocking call come almost at the same time. To look again at once
+// Peers of a blocking call come almost at the same time. Looking again at once
 // finds them earlier than the next turn would.
 bool SharedSide::Sync(int looks) {
   const int slot = SlotOf(sync_);

@@ -196,8 +196,8 @@ Status StagedCollective::Prepare(StagedJob* job) {
   return gate_->Record(job->gate.get());
 }
 
-// Also finds out, then, what the host has to do itself, and where the card is
-// to find the rest.
+// Returns whether the network card takes the output from the device's memory.
+// If so, also finds out which parts the host adds up itself.
 bool StagedCollective::GoesDirect(StagedJob* job) {
   const CollectiveCall& call = job->call;
   const StagedSide& output = job->output;
@@ -385,8 +385,8 @@ void StagedCollective::Abandon(const Status& why) {
   }
 }
 
-// The device may never get done: its stream may wait for another library, which
-// waits for a rank that is gone. After a while the jobs end without it.
+// The device may never finish, because its stream may wait for another library,
+// which waits for a rank that is gone. After a while the jobs end without it.
 void StagedCollective::LeaveBehindIfLate() {
   if (jobs_.empty() || !abandoned_at_) return;
   const bool only_device = std::all_of(

@@ -39,8 +39,9 @@ class StagedMemory {
   // Whether calls of the channel may have images.
   bool HasImages(Channel channel) const { return image(channel).usable(); }
   // Gives the job all the memory that it needs, if there is room for it; it is
-  // then admitted. Without, it has to ask again when others have given theirs
-  // back. A job whose image cannot be made goes the way without.
+  // then admitted. If there is none, it has to ask again when others have given
+  // theirs back. A job whose image cannot be made is staged in host memory
+  // instead.
   Status Admit(StagedJob* job);
   // Takes back what the job has.
   void TakeBack(StagedJob* job);

@@ -24,7 +24,7 @@ class GF_CAPABILITY("mutex") Baton {
       mutex_.lock();
       wanted_.fetch_sub(1);
     }
-    // Whoever gives way has said so before it released the mutex.
+    // A thread that gives way says so before it releases the mutex.
     if (!giving_way_.load()) return;
     turns_.fetch_add(1);
     FutexWake(&turns_);

@@ -31,9 +31,10 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr int kSpinMicroseconds = 50;
-// About a microsecond, depending on the core. The peer of a blocking call
-// mostly comes within it; a poll in vain is followed by a system call that
-// yields the core, which on a busy machine should not come later than this.
+// So many looks take about a microsecond, depending on the core. Most often the
+// peer of a blocking call comes within that time. A round that finds nothing
+// ends with a system call that yields the core, and on a busy machine that
+// should not come later.
 constexpr int kSyncLooks = 100;
 
 // Spinning pays only if each rank of this host has a core of its own.
@@ -65,9 +66,9 @@ Status OpenTimeline(CommunicatorCore::Args* args) {
   return Status();
 }
 
-// What one rank sends in long messages, in Mb/s, which is more than its share
-// if all do. 0 if noise hides it. One thread sends no more than the most given
-// here, whatever the measurement says.
+// Returns the rate, in Mb/s, at which one rank sends long messages; 0 if noise
+// hides it. If all ranks send, each gets less. One thread sends no more than
+// kMostMbps, whatever the measurement says.
 int LineOf(const LinkModel& link) {
   constexpr double kMostMbps = 30'000;
   constexpr double kLeastSecondsPerByte = 8e-6 / 1e6;
@@ -180,9 +181,9 @@ Status CommunicatorCore::Build() {
   return MeasureIfNeeded();
 }
 
-// The other ranks wait for this one, which has failed as it opened.
+// Tells the other ranks, which wait for this one, why it could not open.
 void CommunicatorCore::TellWhy(const Status& why) {
-  // With a progress thread, what failed was a call, of which the others know.
+  // If there is a progress thread, a call has failed, and the others know that.
   if (progress_ != nullptr) return;
   Fabric& fabric = *transport_.fabric;
   fabric.Fail(
@@ -264,8 +265,8 @@ Result<CallCost> CommunicatorCore::MeasuredCallCost(DType pool, DType wire) {
   return cost;
 }
 
-// Until here a rank knows the addresses of its neighbours only, by which those
-// of the others come.
+// Until now a rank knows only the addresses of its neighbours. It learns those
+// of all other ranks through them.
 Status CommunicatorCore::LearnAddresses() {
   LinkSource* const source = transport_.fabric->source();
   if (source == nullptr) return Status();
@@ -276,20 +277,20 @@ Status CommunicatorCore::LearnAddresses() {
   return addresses.ok() ? source->Learn(addresses.value()) : addresses.status();
 }
 
-// Links inside a host stay what they are; what is one-sided needs the memory of
-// all ranks of the host.
+// Links inside a host stay as they are, but one-sided algorithms need the
+// memory of all ranks of the host.
 void CommunicatorCore::ShareNoMemory(int culprit) {
   if (!group().hosts_share) return;
   transport_.arena = nullptr;
   executor_->SetNotSharing();
   executor_->SetCosts(TypicalCostModels(false));
-  // Slower for all ranks; once for all.
+  // It is slower for all ranks, so one of them warns.
   logger_->Log(options_.rank == 0 ? LogLevel::kWarning : LogLevel::kInfo,
                StrCat("collectives use messages inside hosts, since rank ",
                       culprit, " does not share memory with all of its host"));
 }
 
-// A single rank that cannot take part rules placed messages out for all.
+// If a single rank cannot take part, no rank places messages.
 void CommunicatorCore::PlaceNothing(int culprit) {
   if (!group().all_place && !group().hosts_place) return;
   executor_->SetNoPlaces();

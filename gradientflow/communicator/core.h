@@ -94,7 +94,7 @@ class CommunicatorCore {
   // baton.
   void Fail(const Status& why);
 
-  // Memory of the arena, until it is freed.
+  // Returns memory of the arena, until it is freed.
   Result<BufferView> AllocateShared(std::size_t bytes);
   void FreeShared(const std::byte* data);
 

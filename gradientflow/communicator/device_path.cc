@@ -314,7 +314,7 @@ bool DevicePath::Poll() {
   Fabric& fabric = *opening_.fabric;
   const Status failure = collective().failure();
   if (!failure.ok()) fabric.Fail(failure);
-  // From here on nothing may wait any longer.
+  // NCCL's calls in flight may never end once the job has failed.
   if (!fabric.status().ok() && !std::exchange(heard_, true) &&
       nccl_ != nullptr) {
     nccl_->Fail(fabric.status());

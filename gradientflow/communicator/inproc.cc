@@ -37,7 +37,8 @@ Result<std::shared_ptr<Communicator>> OpenInProcess(
     std::shared_ptr<Device> device) {
   Options adapted = options;
   adapted.size = group->size();
-  adapted.rendezvous = "file:///in-process";  // They have met; never looked up.
+  adapted.rendezvous =
+      "file:///in-process";  // Never looked up: the ranks have met.
   if (adapted.rank < 0 || adapted.rank >= adapted.size) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("rank ", adapted.rank, " of ", adapted.size));

@@ -9,9 +9,9 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/communicator/cores.h"
 
-// What a rank has to know of the others before it connects. It is made of the
-// cards of all ranks where these are known (see Introduce in rendezvous.h), so
-// that a large job's rank 0 need not send every card to every rank.
+// What a rank has to know of the others before it connects. It is computed from
+// the cards of all ranks where these are known (see Introduce in rendezvous.h),
+// so that rank 0 of a large job need not send every card to every rank.
 namespace gradientflow {
 
 struct Introduction {
@@ -24,9 +24,9 @@ struct Introduction {
   int without_memory = -1;
   // Fresh in each meeting, since every rank has put a nonce into it.
   Bits256 meeting = {};
-  // By the name of a transport, then by rank: the addresses of NeighboursOf(),
-  // to connect to at once. A rank is connected by the first transport of those
-  // that it has an address for, and by the next one if that cannot link it.
+  // The addresses of NeighboursOf(), to connect to at once: by the name of a
+  // transport, then by rank. A rank is connected by the first transport for
+  // which it has an address here, or by the next one if that cannot link it.
   std::map<std::string, std::map<int, std::string>> addresses;
 
   // The addresses of one transport, by rank; empty where there is none.
@@ -43,7 +43,7 @@ struct IntroduceArgs {
 // encoded, too, by rank. Returns the failure of the first rank that has one;
 // kInvalidArgument if settings differ or `args.fabric` does not reach all
 // ranks; kResourceExhausted if a rank may open too few files; kDataLoss if a
-// card is none.
+// text is not a card.
 Result<std::vector<std::string>> IntroduceRanks(
     const IntroduceArgs& args, const std::vector<std::string>& cards,
     const std::vector<int>& ranks);

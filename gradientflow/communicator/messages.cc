@@ -23,7 +23,7 @@ Messages::~Messages() {
   FailAll(Status(StatusCode::kAborted, "the session was closed"));
 }
 
-// Slots are used again, so a message allocates nothing.
+// Slots are reused, so a message allocates nothing.
 Done Messages::Track(Done done) {
   ++in_flight_;
   if (free_slots_.empty()) {

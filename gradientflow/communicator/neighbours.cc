@@ -129,7 +129,7 @@ std::size_t MostDescriptors(int ranks, int lanes) {
                            DescriptorsFor(0, others, lanes));
 }
 
-// The list of what is open has the descriptor by which it is read, too.
+// The list of open descriptors includes the one by which it is read.
 std::size_t RoomForDescriptors(std::size_t wanted) {
   rlim_t open = 0;
   std::error_code error;

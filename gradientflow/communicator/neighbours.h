@@ -11,23 +11,24 @@
 // result, so that all go on, or all fail for the same reason.
 namespace gradientflow {
 
-// Which ranks share a host, and whether hosts share memory. A host with more
-// ranks than a kernel adds up at once counts as several hosts of about equal
-// size. Hosts share memory only if every rank of the job can.
+// Returns which ranks share a host, and whether hosts share memory. A host with
+// more ranks than a kernel adds up at once counts as several hosts of about
+// equal size. Hosts share memory only if every rank of the job can.
 CallGroup GroupOf(int rank, const std::vector<Card>& cards);
 
-// Whether two ranks are to share memory.
+// Returns whether two ranks are to share memory.
 bool ShareMemory(const CallGroup& group, int rank, int other);
 
-// The first rank that cannot share memory although others are on its host; -1:
-// none.
+// Returns the first rank that cannot share memory although others are on its
+// host; -1 if there is none.
 int RankWithoutMemory(const std::vector<Card>& cards);
 
-// The ranks that `rank` is linked to from the beginning, ascending. `needed`
-// says that links are made when they are needed. Then these are the ranks that
-// it shares memory with, and those at distances of powers of two, to both
-// sides. Rings, doubling, Bruck's algorithms and trees need no others; and each
-// rank is log2 p links away at most, so news of a death travels fast.
+// Returns the ranks that `rank` is linked to from the beginning, ascending.
+// `needed` says that links are made when they are needed: then these are the
+// ranks that it shares memory with, and those at distances of powers of two in
+// both directions. Rings, doubling, Bruck's algorithms and trees need no
+// others; and each rank is log2 p links away at most, so news of a death
+// travels fast.
 std::vector<int> NeighboursOf(const CallGroup& group, int rank, bool needed);
 
 // Returns kResourceExhausted, with both numbers, if a rank may not open the
@@ -41,8 +42,9 @@ Status CheckDescriptors(const CallGroup& group, const std::vector<Card>& cards,
 // permits. Returns how many more file descriptors this process may then open.
 std::size_t RoomForDescriptors(std::size_t wanted);
 
-// How many to want before the others are known, for a job of `ranks`: what
-// CheckDescriptors() asks for at most, and some for the framework.
+// Returns how many descriptors to ask for in a job of `ranks` before the other
+// ranks are known: the most that CheckDescriptors() requires, and some for the
+// framework.
 std::size_t MostDescriptors(int ranks, int lanes);
 
 }  // namespace gradientflow

@@ -69,7 +69,8 @@ void RunBeside(const OpeningArgs& args, const std::function<void()>& body) {
   beside.join();
 }
 
-// Two calls: how long the texts are, and the texts, all as long as the longest.
+// Makes two calls: the first gathers the lengths of the texts, the second the
+// texts, each padded to the longest.
 Result<std::vector<std::string>> GatherTexts(const OpeningArgs& args,
                                              const std::string& mine) {
   const auto size = static_cast<std::size_t>(args.executor->size());
@@ -118,7 +119,7 @@ Result<std::vector<RankFacts>> ExchangeFacts(const OpeningArgs& args,
   std::vector<std::int64_t> all(size * kFields);
   CollectiveCall call;
   call.kind = CollectiveKind::kAllgather;
-  // Whether ranks share memory is among what they learn.
+  // Ranks learn only from these facts whether they share memory.
   call.algorithm = &collectives::kDoublingAllgather;
   call.input = out;
   call.output = all.data();

@@ -23,14 +23,14 @@ struct RankFacts {
   std::int64_t places = 0;        // See Transport::places_all.
 };
 
-// What runs before there is a driver. All borrowed.
+// The parts that run before there is a driver. All are borrowed.
 struct OpeningArgs {
   Executor* executor = nullptr;
   Fabric* fabric = nullptr;
   const Clock* clock = nullptr;
   Clock::Time deadline{};
 
-  // As a driver would do it. Returns whether anything moved.
+  // Polls as a driver would. Returns whether anything moved.
   bool Poll() const { return PollTogether(*executor, *fabric); }
 };
 

@@ -12,9 +12,10 @@
 
 namespace gradientflow {
 
-// Owns zeroed memory for a pool: in the arena, so that the ranks of this host
-// reach it; where the network card and so the ranks of other hosts do; in both,
-// if there are both; or of this process alone.
+// Owns zeroed memory for a pool. If there is an arena, the memory is there, so
+// that the ranks of this host reach it. If there are places, the network card
+// reaches it, and so do the ranks of other hosts. With neither, only this
+// process reaches it.
 class PoolMemory {
  public:
   // `arena` and `places` may be null; otherwise they outlive the memory.
@@ -34,7 +35,7 @@ class PoolMemory {
   void Release();
   SharedArena* arena_ = nullptr;
   RemotePlaces* places_ = nullptr;
-  Pages<std::byte> pages_;  // If there is no arena, and no place.
+  Pages<std::byte> pages_;  // If there are neither arena nor places.
   BufferView view_;
   Status unreached_;
 };

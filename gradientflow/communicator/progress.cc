@@ -77,7 +77,7 @@ void Progress::Release() {
   Leave();
 }
 
-// There is one caller less: the progress thread may have to go on.
+// One caller fewer waits, so the progress thread may have to go on.
 void Progress::Leave() {
   callers_.fetch_sub(1);
   if (hint()) WakeParked();
@@ -198,10 +198,10 @@ void Progress::HandOver() {
   FutexWake(&next->word);
 }
 
-// One round of polling. It polls all that there is, even if a call that
-// somebody waits for ends first: whoever was not told by the end of the round
-// may be gone by the next one. Blocks when polling has found nothing for too
-// long.
+// Polls everything once, even if the call that a thread waits for ends early in
+// the round. Otherwise a Done might be left for the next round, when its owner
+// may be gone, such as a session that closed meanwhile. Blocks when polling has
+// found nothing for too long.
 void Progress::Round(Clock::Time* idle_since) {
   polled_ = signal_.load();
   bool moved = false;

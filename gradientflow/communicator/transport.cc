@@ -126,8 +126,9 @@ Offers MakeOffers(const JoinArgs& args) {
   return offers;
 }
 
-// What the ranks know of each other before they meet. A framework's exchange
-// keeps strangers out by itself: there the nonces are the secret.
+// Returns what only ranks of this job know before they meet. A framework's
+// exchange keeps strangers out by itself, so with it only the nonces of the
+// cards are secret.
 Bits256 SecretOf(const JoinArgs& args) {
   const Options& options = *args.options;
   return args.exchange ? Bits256{}
@@ -198,7 +199,7 @@ Result<Introduction> MeetAll(const JoinArgs& args, const Card& mine,
           ? IntroducedBy(args, EncodeCard(mine), introduce)
           : Meet(rendezvous, EncodeCard(mine), introduce, *args.clock);
   if (!text.ok()) {
-    // What this rank knows of itself says more than what others do.
+    // This rank's own failure says more than what others report of it.
     GF_RETURN_IF_ERROR(CheckFailure(options.rank, mine));
     return text.status();
   }
@@ -240,7 +241,7 @@ void LogChoices(const JoinArgs& args, const Offer& offer) {
   args.logger->Log(LogLevel::kInfo, StrCat(offer.kind->name, ": ", choices));
 }
 
-// Whether this rank is linked by one transport to all others, but for those
+// Returns whether one transport links this rank to all others, except those
 // with which it shares memory.
 bool LinksAll(const std::vector<std::unique_ptr<Link>>& links,
               const CallGroup& group, std::string_view kind) {
@@ -252,7 +253,7 @@ bool LinksAll(const std::vector<std::unique_ptr<Link>>& links,
   return true;
 }
 
-// Takes what one transport lets ranks do with each other's memory, if it does.
+// Takes over the ways to reach peers' memory that one transport has, if any.
 void TakeMemory(const Offer& offer,
                 const std::vector<std::unique_ptr<Link>>& links,
                 Transport* transport) {
@@ -277,8 +278,8 @@ void TakeMemory(const Offer& offer,
   }
 }
 
-// Whether all ranks have offered each other a transport that places messages.
-// Whether it works between them they find out later.
+// Returns whether all ranks have offered each other a transport that places
+// messages. They find out later whether it works between them.
 bool AllOfferPlaces(const Introduction& introduction, const Offers& offers,
                     int ranks) {
   return std::any_of(
@@ -367,9 +368,9 @@ bool MayWatch(const Options& options, const CallGroup& group) {
   return options.rank != 0 || RoomForDescriptors(wanted) >= wanted;
 }
 
-// Rank 0 has its links, and may be the only one that hears of a death among
-// ranks that have not reached each other. So it goes on listening until all of
-// them are linked. Those that are late say so themselves.
+// Rank 0 has its links. If a rank dies that its peers have not reached yet,
+// perhaps only rank 0 learns of it, so rank 0 goes on listening until all ranks
+// are linked. Ranks that run out of time say so themselves.
 Status AwaitOthers(const JoinArgs& args, Clock::Time deadline, Fabric& fabric,
                    RendezvousWatch& watch) {
   constexpr std::chrono::milliseconds kLongestNap(10);
@@ -446,7 +447,7 @@ Result<Transport> Join(const JoinArgs& args) {
   Status connected =
       ConnectLinks(args, introduction.value(), offers,
                    {deadline, watch != nullptr ? look : nullptr}, &transport);
-  // With links to all, a rank hears of deaths by these.
+  // A rank that is linked to all others learns of deaths from its links.
   if (connected.ok() && watch != nullptr && options.rank == 0 &&
       transport.group.few_links) {
     connected = AwaitOthers(args, deadline, *transport.fabric, *watch);

@@ -25,9 +25,9 @@ struct Transport {
   SharedArena* arena = nullptr;  // Null if no rank shares memory.
   // Null if this rank writes to the memory of no other.
   RemotePlaces* places = nullptr;
-  // Whether it writes to that of all others, or, if ranks of a host share
-  // memory, of those on other hosts. It may be false although `group` says
-  // all_place or hosts_place: not every rank knows of that yet.
+  // True if it writes to the memory of all others or, if ranks of a host share
+  // memory, of all those on other hosts. It may be false although `group` says
+  // all_place or hosts_place, because not every rank knows of that yet.
   bool places_all = false;
   // Counts what this rank's links write into its peers' memory; null if none
   // does.
@@ -36,8 +36,8 @@ struct Transport {
   // `group` says that hosts share memory: not every rank knows of that yet.
   bool shares = true;
   std::unique_ptr<Fabric> fabric;
-  // By which other ranks can link to this one later. To be told to them if the
-  // fabric has a LinkSource.
+  // The address by which other ranks can link to this one later. They have to
+  // learn it if the fabric has a LinkSource.
   std::string address;
   CallGroup group;  // As the ranks met. The executor has what they agree on.
   // This rank's place on its real host; if it is unset, LocalPlaceIn(group).

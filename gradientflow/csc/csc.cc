@@ -34,9 +34,9 @@ Status ForChunks(const CscRegion& region, const char* name,
 
 }  // namespace
 
-// With s the loss scale and l `left_scaled`, both times the true gradient g:
-// before the exchange memory holds s * g, after it l * g. The wire carries s *
-// g. The residual is in units of s * g, and the norms are those of g.
+// Let g be the true gradient, s the loss scale and l `left_scaled`. Memory
+// holds s * g before the exchange and l * g after it. The wire carries s * g.
+// The residual is in units of s * g, and the norms are those of g.
 float Csc::SetScale(float loss_scale, float left_scaled) {
   factors_.kept_norm = 1.0F / loss_scale;
   factors_.sent_norm = config_.share / left_scaled;
@@ -52,7 +52,7 @@ kernels::ChunkRange Csc::Whole(const CscRegion& region) const {
 }
 
 // The kernels of a device do not know which gradients were sent. A caller may
-// yet read those, so they must not change.
+// still read those, so they must not change.
 Status Csc::Rescale(const CscRegion& region, float factor) const {
   if (factor == 1.0F) return {};
   kernels::ChunkRescaleArgs args = {Whole(region), region.residual,

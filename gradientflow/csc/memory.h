@@ -49,8 +49,8 @@ class CscMemory {
   virtual Result<DeviceMemory> AllocateOnHost(std::size_t bytes) = 0;
   // Copies between any two of these, and other memory of the host.
   virtual Status Copy(void* dst, const void* src, std::size_t bytes) = 0;
-  // Zeroes gradients, in the order of whoever writes them. Unlike the other
-  // calls it may come from any thread, and from several at a time.
+  // Zeroes gradients, in the order of the work that writes them. Unlike the
+  // other calls it may come from any thread, and from several at a time.
   virtual Status Zero(void* grads, std::size_t bytes) = 0;
   // Copies n gradients of `type` into the host's float32 `values`, or from
   // there, rounded. Done when they return; writing waits for what the owner of

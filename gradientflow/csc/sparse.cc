@@ -114,9 +114,10 @@ Status SparseAggregator::Allocate() {
   return UploadSelection();
 }
 
-// Where gradients that were kept back read as zero, they are no longer local,
-// and nobody needs a host to say what they are. So those of a skipped step say
-// it themselves: they read as NaN, on every rank.
+// If kept gradients read as zero, the gradients after a step are the same on
+// every rank, and a caller need not ask the host about them. So after a skipped
+// step they show by themselves that they are not to be used: they read as NaN,
+// on every rank.
 Status SparseAggregator::UploadTensors() {
   if (!csc_.config().zero_kept) return Status();
   std::vector<kernels::TensorRun> runs;

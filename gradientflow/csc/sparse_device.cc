@@ -175,7 +175,8 @@ void DeviceSparse::NoteExchange(std::size_t written_end) {
   if (args_.wire_times != nullptr) Check(args_.wire_times->Ended(written_end));
 }
 
-// The host knows no better when a bucket ended that was submitted ahead.
+// For a bucket that was submitted ahead, the host knows no earlier time at
+// which it ended.
 void DeviceSparse::StepIsOver() {
   if (!ahead()) return;
   args_.collective->Passed(Channel::kGradients);

@@ -8,11 +8,11 @@
 namespace gradientflow {
 namespace {
 
-// A pass takes this much for each thread. In the meantime the wire is not
-// served.
+// A pass takes this many elements for each thread. The wire is not served
+// meanwhile.
 constexpr std::size_t kPassElements = std::size_t{128} << 10;
-// While nothing is on the wire it takes so many times as much, because threads
-// lose a few microseconds at either end of a pass.
+// While nothing is on the wire, a pass takes this many times as much, because
+// threads lose a few microseconds at either end of a pass.
 constexpr std::size_t kQuietTimes = 4;
 
 std::size_t PassChunks(const Workers* workers, std::size_t chunk_elements) {

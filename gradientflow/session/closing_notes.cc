@@ -61,16 +61,17 @@ void ClosingNotes::TellRound(std::uint64_t note) {
   fabric_.Tell(rounds_[told_++].to, round_id_, note);
 }
 
-// The note of a rank that closes after a later step, if it has told one.
+// Returns the note of a rank that closes after a later step, if it has sent
+// one.
 std::optional<std::uint64_t> ClosingNotes::Past(int peer,
                                                 std::uint64_t steps) const {
   const auto note = fabric_.Told(peer, note_id_);
   return note && StepsOf(*note) > steps ? note : std::nullopt;
 }
 
-// A rank that is past the step speaks for all: it was sent what the step needs
-// of each of them. A rank that finds that one has gone says so in the rounds
-// that it has yet to tell, so all those who wait in vain hear of it, round by
+// A rank that is past the step speaks for all, since each of them has sent it
+// what the step needs. A rank that finds out that another one has gone says so
+// in its remaining rounds. So all ranks that wait in vain learn of it, round by
 // round.
 ClosingNotes::Others ClosingNotes::Ask(std::uint64_t steps) {
   const std::uint64_t inside = NoteOf(steps, true);

@@ -51,8 +51,8 @@ class ClosingNotes {
   void Close();
 
  private:
-  // By whom this rank is told in a round, and whom it tells; as ranks of the
-  // fabric.
+  // The rank from which this one gets a note in a round, and the rank to which
+  // it sends one; both as ranks of the fabric.
   struct Round {
     int from = 0;
     int to = 0;

@@ -393,7 +393,7 @@ void Engine::SendTheRest() {
 bool Engine::Advance() {
   if (overlap_ || backward_over_) {
     const std::size_t end = ReadableEnd();
-    // A hook that went wrong before it set one of these marks is seen here.
+    // A hook that went wrong before it set one of these marks is noticed here.
     if (end > written_end_ && !FailIfMisused()) {
       if (written_end_ == 0) args_.before_buckets();
       written_end_ = end;
@@ -403,9 +403,9 @@ bool Engine::Advance() {
   return MayLook() && args_.aggregator->Work();
 }
 
-// Returns whether the aggregator may work now. If all that is left is to ask a
-// device whether the step has ended, only when the answer is wanted: the next
-// step's first bucket depends on it.
+// Returns whether the aggregator may work now. If nothing is left but to ask a
+// device whether the step has ended, it may do so only once the answer is
+// wanted, which is when the next step's first bucket depends on it.
 bool Engine::MayLook() const {
   const Aggregator& aggregator = *args_.aggregator;
   if (!aggregator.Submitted() || aggregator.Done() || wanted_) return true;

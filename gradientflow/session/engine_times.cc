@@ -6,8 +6,8 @@
 namespace gradientflow {
 namespace {
 
-// Returns by section when it and all before it were ready: what an exchange
-// waits for that ends with it.
+// Returns, for each section, when it and all sections before it were ready. An
+// exchange that ends with the section waits for that.
 Result<std::vector<double>> WrittenSeconds(const StepOnDevice& step) {
   std::vector<double> written;
   double latest = 0;

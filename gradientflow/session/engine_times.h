@@ -15,8 +15,8 @@ struct EngineTimes {
   double backward_seconds = 0;
   double exposed_seconds = 0;
   double hidden_seconds = 0;
-  // By the host's clock: the first gradient was there, the last one was, and
-  // the wait for the step's end was over.
+  // By the host's clock: when the first gradient was there, when the last one
+  // was, and when the wait for the step's end was over.
   Clock::Time first{};
   Clock::Time over{};
   Clock::Time end{};

@@ -53,7 +53,7 @@ class GradientPool {
   }
   // The collectives that take buckets of the pool.
   virtual Collective& collective() = 0;
-  // From the hooks to the collectives.
+  // Hands what the hooks have written to the collectives.
   virtual Handover& handover() = 0;
   // Sets the stream that gradients are computed on. Has no effect on the host.
   virtual Status SetStream(void* native) {

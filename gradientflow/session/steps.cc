@@ -87,7 +87,7 @@ Status Steps::Admit(StepCall call) const {
 }
 
 Steps::Turn::Turn(Steps& steps, StepCall call) : steps_(steps) {
-  // An update reads on the device what the step's result is.
+  // An update reads the step's result on the device.
   if (call != StepCall::kOptimizerStep) steps.AwaitResult();
   steps.progress_.Do([&] {
     status_ = steps.Admit(call);
@@ -101,7 +101,7 @@ Steps::Turn::~Turn() {
   steps_.progress_.Do([&] { steps_.step_state_.Ends(); });
 }
 
-// Nothing, without links that write into the memory of peers.
+// Returns zeros if no link writes into the memory of peers.
 RemoteWrites Steps::Written() const {
   WriteCounter* const writes = args_.core->writes();
   return writes == nullptr ? RemoteWrites() : writes->Count();
@@ -255,7 +255,7 @@ void Steps::AwaitResult() {
   });
 }
 
-// What is known as soon as all of the step is submitted.
+// Takes what is known as soon as all of the step is submitted.
 void Steps::TakeExchange() {
   const Aggregator& aggregator = *args_.aggregator;
   const AggregateResult& result = aggregator.result();
@@ -275,7 +275,7 @@ void Steps::TakeExchange() {
   device_nonfinite_ = aggregator.device_nonfinite();
 }
 
-// A device knows them once the step is done.
+// Takes the times, which a device knows once the step is done.
 void Steps::TakeTimes(const EngineTimes& times) {
   stats_.backward_seconds = times.backward_seconds;
   stats_.exposed_seconds = times.exposed_seconds;
@@ -287,7 +287,7 @@ std::vector<float> Steps::ReadyIfWanted() const {
   return engine_.ReadySeconds();
 }
 
-// The rest, once it is done.
+// Takes the rest, once the step is done.
 StepStats Steps::TakeStats() {
   stats_.nonfinite = args_.aggregator->result().nonfinite;
   stats_.bytes_sent = BytesSent() - bytes_before_;

@@ -125,8 +125,8 @@ class Steps {
   void Tune(std::vector<float> ready_seconds);
   void Profile(const EngineTimes& times);
   void WriteProfile();
-  // Whether something is in flight that ranks tell each other along with a
-  // step.
+  // Returns whether times that ranks tell each other, for the tuner or for a
+  // profile, are in flight.
   bool Telling() const {
     return (args_.tuner != nullptr && args_.tuner->in_flight()) ||
            (args_.profiler != nullptr && args_.profiler->in_flight());

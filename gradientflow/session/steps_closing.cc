@@ -31,7 +31,7 @@ Steps::~Steps() {
         StrCat("rank ", rank_, " closed its session in the middle of step ",
                step_, ", and not all ranks did")));
   });
-  // After a failure every buffer is given back soon, by a device, too.
+  // After a failure every buffer is given back soon, even by a device.
   progress_.Drive([&] { return !Busy(); });
   progress_.Do([this] {
     args_.core->driver().Remove(&engine_);
@@ -44,10 +44,11 @@ bool Steps::Busy() const {
          Telling();
 }
 
-// Returns once no rank needs this one for the step in whose middle it closes,
-// or has to be told that it is not coming. Returns false if a rank may yet
-// close in that step, counting on this one: it has been told that this one is
-// there, but not all that it then waits for has been submitted.
+// This rank closes in the middle of a step. Returns true once no other rank
+// needs it for that step, or has to learn that it is not coming. Returns false
+// if a rank may still close in the same step and count on this one: it has
+// learned that this rank closes there, too, but not everything that it then
+// waits for has been submitted.
 bool Steps::AwaitOthers() {
   const Clock& clock = args_.core->clock();
   const Clock::Time begin = clock.Now();

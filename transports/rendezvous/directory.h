@@ -15,9 +15,9 @@ namespace gradientflow::rendezvous {
 
 // Frames stored as files of one job, in a directory that its ranks share. A
 // file appears as a whole or not at all. A read may return what a crashed run
-// left behind, so the contents must tell which run they belong to. Files of
-// other users do not exist for it, so that the ranks of a job must run as one
-// user, as the file server sees it.
+// left behind, so the contents must tell which run they belong to. It ignores
+// files of other users, so the ranks of a job must run as one user, as the file
+// server sees it.
 class Directory {
  public:
   // Tells whether a file has changed since it was read.
@@ -78,7 +78,7 @@ class Directory {
   std::string path_;
   std::string prefix_;  // Prefix of every path, with the directory.
   std::string suffix_;  // Suffix of unfinished files.
-  // Whom the files that this process writes belong to. A file server may give
+  // The owner of the files that this process writes. A file server may give
   // them to another user than this process has.
   std::int64_t owner_ = -1;
 };

@@ -66,8 +66,8 @@ class BodyReader {
 };
 
 std::string EncodeStatus(const Status& status);
-// Never returns OK: a body that makes no sense is an error, too, of rank
-// `sender`.
+// Never returns OK: a body that makes no sense is an error as well, which names
+// rank `sender`.
 Status DecodeStatus(std::string_view body, int sender = 0);
 
 // How a rank introduces itself over a connection, in answer to a challenge.

@@ -50,7 +50,7 @@ class Joiner {
   Status Unexpected(FrameType type) const;
   // Blocks until `fd` is ready, but for no more than a moment.
   void Wait(int fd, short events, Clock::Time until) const;
-  // As if it had all cards in it.
+  // The size that it would have with all cards in it.
   std::size_t MostIntroductionBytes() const {
     return 4 +
            static_cast<std::size_t>(call_.options.size) * (kMaxCardBytes + 4);

@@ -47,7 +47,7 @@ Result<Listeners> ListenForRanks(const std::string& address) {
   if (!resolved.ok()) return resolved.status();
   std::vector<SocketAddress> places = std::move(resolved).value();
   const bool by_name = !SocketAddress::Parse(address).has_value();
-  // Ranks may come there without a token.
+  // Ranks may come to such an address without a token.
   const bool closed = IsOfThisHostOnly(address);
   if (by_name && !closed &&
       std::any_of(places.begin(), places.end(),

@@ -13,12 +13,13 @@ struct Listeners {
   std::string note;  // What may explain that nobody comes; often empty.
 };
 
-// Listens at "host:port", at each address that the name resolves to. A name
-// that resolves only to this host's loopback ("127.0.1.1 myhost" in /etc/hosts)
-// is known to peers by other addresses, and an address that is none of this
-// host's may be translated on the way here: then at all addresses of this host.
-// But nobody else is let in where IsOfThisHostOnly(address).
-// Returns kFailedPrecondition if the port is taken.
+// Listens at "host:port", at each address that the name resolves to. It listens
+// at all addresses of this host instead if the name resolves to loopback
+// ("127.0.1.1 myhost" in /etc/hosts), because peers know this host by other
+// addresses, or if the address is none of this host's, because it may be
+// translated on the way here. It does neither if IsOfThisHostOnly(address),
+// since nobody from elsewhere is to get in. Returns kFailedPrecondition if the
+// port is taken.
 Result<Listeners> ListenForRanks(const std::string& address);
 
 }  // namespace gradientflow::rendezvous

@@ -36,8 +36,8 @@ void Nap(milliseconds nap) {
 
 // ---- Ranks other than 0.
 
-// Rank 0 writes its last word before it removes its join.0, so that is looked
-// at first.
+// Rank 0 writes its last word before it removes its join.0. So this looks at
+// join.0 first, and then finds that word if join.0 is gone.
 Meeting::Answer Meeting::FollowStep() {
   SeeJoin(0);
   const Status zero = CheckAlive(0);

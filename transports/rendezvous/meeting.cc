@@ -21,10 +21,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kRenewEvery(200);
 constexpr milliseconds kSilence(2000);
 constexpr int kMissedRenewals = 4;
-// The most that counts between two looks, since this process may have been
-// stopped meanwhile, or the file server: then nobody could be heard.
+// The most of the time between two looks that counts as silence. This process
+// or the file server may have been stopped meanwhile, and then no sign of life
+// could come through.
 constexpr milliseconds kMostBetweenLooks(100);
-// How long a file that is there must have been without its lock.
+// How long a file that is still there must have been without its lock.
 constexpr milliseconds kLetGo(100);
 
 std::string EncodeEntry(const Entry& entry) {
@@ -83,8 +84,8 @@ Status Meeting::ShowCard(const std::string& my_card) {
   return Status();
 }
 
-// The verdict and what goes with it is removed by the last that it concerns.
-// Two that leave at the same time may both be the last.
+// The last process that the verdict concerns removes the verdict and what goes
+// with it. If two leave at the same time, both may be the last.
 Meeting::~Meeting() {
   SeeJoin(rank());
   const std::optional<Entry>& mine = joined(rank()).entry;
@@ -98,8 +99,8 @@ Meeting::~Meeting() {
   if (IsOfThisRun(directory_.Read("go", FrameType::kGo))) {
     directory_.Remove("go");
   }
-  // Rank 0 may have written why the job ends after this rank has last looked,
-  // and a later run its own.
+  // Since this rank last looked, rank 0 may have written why the job ends, or a
+  // later run may have written a verdict of its own.
   SeeVerdict();
   if (!verdict_is_ours_) return;
   directory_.SweepUnfinished("verdict");
@@ -119,9 +120,9 @@ void Meeting::RemoveAck(int rank) {
   }
 }
 
-// Returns whether no other process has yet to read the verdict. Then removes
-// the joins of those that died before they could. Until then a dead rank 0's
-// join stays, which tells the others that it has died.
+// Returns whether all other processes have left or are dead. If so, removes the
+// files of the dead ones. Until then the join of a dead rank 0 stays, because
+// it tells the others that rank 0 has died.
 bool Meeting::IsLast() {
   std::vector<int> dead;
   for (int r = 0; r < size(); ++r) {
@@ -134,7 +135,8 @@ bool Meeting::IsLast() {
   return true;
 }
 
-// For a rank that is dead. Its ack may be older than the verdict.
+// Removes the files of a rank that is dead. Its ack may be older than the
+// verdict.
 void Meeting::RemoveFilesOf(int rank) {
   const std::string& nonce = joined(rank).entry->nonce;
   for (const std::string& name : {Named("ack", rank), std::string("look"),
@@ -177,9 +179,10 @@ void Meeting::SeeJoin(int rank) {
   if (!it.ended) it.alive = it.entry->nonce;
 }
 
-// A file is removed before it is unlocked, so one that is there when it is
-// opened again, by its name, was let go by a process that ended. A client of a
-// file server may need a moment to see that it is gone.
+// A process that leaves removes its file before it unlocks it. So if a file
+// without a lock is still there when it is opened again, by its name, its
+// process has ended. A client of a file server may need a moment to see that it
+// is gone.
 bool Meeting::HasLetGo(Joined& it, bool held) {
   if (held) {
     it.holder = it.alive = it.entry->nonce;
@@ -191,9 +194,9 @@ bool Meeting::HasLetGo(Joined& it, bool held) {
 }
 
 // A file that was not seen to be renewed may be left over from an earlier run.
-// The first renewal ends only the part of an interval that was watched, which
-// tells nothing of how seldom renewals show where times are coarse or kept in a
-// cache.
+// The interval before the first renewal does not count, since only a part of it
+// was watched: it does not show how rarely renewals are seen where times are
+// coarse or kept in a cache.
 bool Meeting::IsSilent(Joined& it, const std::string& before, bool renewed) {
   if (renewed) {
     const Clock::Time silence = std::exchange(it.silence, Clock::Time(0));
@@ -270,8 +273,9 @@ Status Meeting::CheckClaim() {
                        entry ? entry->claimant : "one that has gone again"));
 }
 
-// A file from before this meeting, of a process that was never seen to run, is
-// left over from an earlier run, unless a verdict has it beside this one's.
+// If a file is older than this meeting and its process was never seen to run,
+// it is left over from an earlier run, unless a verdict names it together with
+// this rank's file.
 Status Meeting::CheckAlive(int rank) {
   const Joined& it = joined(rank);
   const bool of_this_run =

@@ -26,9 +26,9 @@
 // join.r overwritten leaves: of two processes with one rank, the later counts.
 //
 // Ranks of one host see each other's processes. The others lock their join.r,
-// which the kernel unlocks as a process ends; on a file system whose locks
-// other hosts do not see, they are seen to renew it all the time, and one that
-// does so no more has ended.
+// which the kernel unlocks as a process ends. On a file system whose locks
+// other hosts do not see, they keep renewing it, and a process that stops doing
+// so has ended.
 //
 // A rank that has read the end removes its own files, and the last one the
 // common ones. So they stay for a rank that looks late, as it must where a file

@@ -45,7 +45,7 @@ std::string Home() {
   return StrCat(boot, " ", static_cast<std::uint64_t>(space.st_ino), " ");
 }
 
-// Returns where the pid begins in a line; 0 if it is none.
+// Returns where the pid begins in a line; 0 if it is no such line.
 std::size_t PidIn(const std::string& process) {
   const std::size_t start = process.rfind(' ');
   if (start == std::string::npos || start == 0) return 0;

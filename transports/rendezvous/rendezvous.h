@@ -48,15 +48,15 @@ struct RendezvousOptions {
   int rank = 0;
   int size = 1;
   Clock::Time deadline{};  // By the clock given to Meet().
-  // Over TCP, on rank 0: OK if a rank with this card may take part. If not, it
-  // is left out and told this. kInvalidArgument: it has other settings; if all
-  // others have come and no right one does within 3 s, Meet() ends with this
-  // error everywhere. If it is
-  // null, any rank may.
+  // Over TCP, rank 0 calls this. It returns OK if a rank with this card may
+  // take part; otherwise the rank is left out, with that error.
+  // kInvalidArgument says that the rank has other settings: if all others have
+  // come and no right one does within 3 s, Meet() ends with the error
+  // everywhere. If it is null, any rank may take part.
   std::function<Status(int rank, const std::string& card)> check_card;
-  // Over TCP, on rank 0: a rank of this job was left out, for this reason, and
-  // the right one is awaited. If it is null, that is said only if it does not
-  // come.
+  // Over TCP, rank 0 calls this when it has left out a rank of this job, for
+  // this reason, and awaits the right one. If it is null, the reason is
+  // reported only if the right one does not come.
   std::function<void(const Status&)> on_left_out;
   // Gets the watch if Meet() succeeds and there is more than one rank. All
   // ranks want it, or none does. Over TCP it keeps a connection on each rank

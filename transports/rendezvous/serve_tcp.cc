@@ -35,7 +35,7 @@ constexpr seconds kFarewell(2);
 // Connections that may be open without having proven anything, in addition to
 // one for each rank.
 constexpr std::size_t kPatienceForStrangers = 256;
-// The most bytes that an error says of those that were left out.
+// The most bytes that an error tells about ranks that were left out.
 constexpr std::size_t kMostComplaintBytes = 1000;
 
 struct Client {
@@ -170,8 +170,8 @@ void Server::Complain(const Status& why) {
   if (call_.options.on_left_out) call_.options.on_left_out(why);
 }
 
-// For a client that knows the secret. The right one for its seat may still
-// come, and then all are introduced again.
+// Leaves out a client that knows the secret. The right one for its seat may
+// still come, and then all are introduced again.
 bool Server::LeaveOut(Client& client, const Status& why) {
   if (client.rank >= 0) {
     by_rank_[static_cast<std::size_t>(client.rank)] = nullptr;
@@ -182,8 +182,8 @@ bool Server::LeaveOut(Client& client, const Status& why) {
   return TurnAway(client, why);
 }
 
-// For one that is what a rank of this job should be, but for its settings. It
-// is nobody's fault if the right rank has come already.
+// Leaves out a client whose size or settings are not this job's. That is
+// nobody's fault if the right rank has come already.
 bool Server::LeaveOutAsDifferent(Client& client, const Status& why) {
   const auto claim = static_cast<std::size_t>(client.claim);
   const bool taken = claim < by_rank_.size() && by_rank_[claim] != nullptr &&
@@ -235,8 +235,8 @@ bool Server::OnJoin(Client& client, const Join& join) {
 }
 
 // The latest claim counts, because of two processes with one rank the earlier
-// one is more likely to be left over from a run that has ended. A claim by a
-// card that does not fit is none.
+// one is more likely to be left over from a run that has ended. A card that
+// does not fit claims nothing.
 bool Server::OnCard(Client& client, const std::string& card) {
   const RendezvousOptions& mine = call_.options;
   if (mine.check_card) {
@@ -264,8 +264,8 @@ bool Server::OnCard(Client& client, const std::string& card) {
   return true;
 }
 
-// Returns false if the frame does not fit the state; of a client that is turned
-// away, whether to keep it.
+// Returns whether to keep the client: not if the frame does not fit the state,
+// and after a refusal only until that has left.
 bool Server::OnFrame(Client& client, const Frame& frame) {
   if (stage_ == Stage::kLeaving) return true;  // Too late to matter.
   if (frame.type == FrameType::kJoin && !client.proven) {
@@ -283,9 +283,9 @@ bool Server::OnFrame(Client& client, const Frame& frame) {
   return false;
 }
 
-// A rank that dies has joined for nothing, and so have all others. But if it
-// had left before it could be welcomed, it may have lost its patience with a
-// rank 0 that was stopped, and may come again.
+// A rank that had joined and is gone ends the rendezvous for all. But if it
+// left before it could be welcomed, it may have run out of patience with a rank
+// 0 that was stopped, and may come again.
 Status Server::OnGone(Client& client, bool welcomed) {
   if (client.rank >= 0 && watching() && ended_.ok()) {
     ended_ = EndedWhileConnecting(client.rank, client.address,

@@ -71,7 +71,7 @@ void TcpWatch::TellAll(const Status& why) {
   }
 }
 
-// What is said here is a few bytes, for which a connection has room.
+// This sends a few bytes, for which a connection has room.
 void TcpWatch::Leave(const Status& how) {
   if (!how.ok()) {
     if (ended_.ok()) TellAll(how);

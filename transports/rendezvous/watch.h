@@ -29,7 +29,7 @@ class Meeting;
 // acknowledged the verdict, or written it.
 std::unique_ptr<RendezvousWatch> MakeWatch(std::unique_ptr<Meeting> meeting);
 
-// What is said of a rank that ends while others connect.
+// Returns the error of a rank that ends while others connect.
 Status EndedWhileConnecting(int rank, const std::string& address,
                             const std::string& trouble);
 

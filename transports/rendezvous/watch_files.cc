@@ -75,8 +75,8 @@ bool Meeting::HasLeft(int rank) {
   return !entry || entry->nonce != verdict_->nonces[at];
 }
 
-// A rank writes its last word before it removes its join.r, so that is looked
-// at first.
+// A rank writes its last word before it removes its join.r. So this looks at
+// join.r first, and then finds that word if join.r is gone.
 Status Meeting::WatchOver(int rank) {
   SeeJoin(rank);
   const bool left = HasLeft(rank);

@@ -119,7 +119,8 @@ Status ShmHandshake::Round() {
   return args_.clock->Now() < look_at_ ? Status() : LookAfterAwaited();
 }
 
-// A rank's listener goes as it ends, and is there before others know its name.
+// A rank's listener disappears as the rank ends, and is there before others
+// know its name.
 Status ShmHandshake::Gone(int rank) const {
   const Result<Fd> probe = ConnectAbstract(args_.addresses[rank]);
   return probe.status().code() == StatusCode::kUnavailable ? probe.status()
@@ -347,7 +348,8 @@ Status ShmHandshake::ReadIncoming(Fd* from, bool* done) {
   *done = true;
   Result<ReceivedHello> received = ReceiveHello(*from);
   if (!received.ok()) {
-    // One that only looked whether this rank runs says less than another.
+    // A peer that only looked whether this rank runs says less than a stranger
+    // that came before.
     if (last_stranger_.empty()) last_stranger_ = received.status().message();
     return Status();
   }

@@ -201,7 +201,7 @@ Result<std::unique_ptr<LinkSource>> TcpEndpoint::TakeLinkSource(
   TcpLinkSource::Args source;
   source.options = options_;
   source.job = args;
-  // These are of Connect() alone.
+  // These belong to Connect() alone.
   source.job.unlinked = nullptr;
   source.job.links_of_failure = nullptr;
   source.job.look = nullptr;

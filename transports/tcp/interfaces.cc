@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 10> kVirtualDrivers = {
 // Unlike IFF_RUNNING, it does not lag behind the driver.
 constexpr unsigned kLowerUp = 1U << 16;
 
-// Less is to be hoped for than of an interface of unknown rate.
+// A virtual interface promises less than one of unknown rate.
 constexpr int kVirtualRate = 3;
 constexpr int kLinkLocalRate = 2;
 constexpr int kNoCarrierRate = 1;

@@ -25,9 +25,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// After lanes that a higher rank has not kept: it has its own under way.
+// How long to wait after a higher rank has not kept lanes, since it has its own
+// under way.
 constexpr milliseconds kBackoff(50);
-// The next look at a peer whose address is not known.
+// How often to look at a peer whose address is not known.
 constexpr milliseconds kLookEvery(100);
 
 }  // namespace

@@ -32,9 +32,9 @@ struct Refusal {
     return until - std::max(since, begin);
   }
 };
-// A process whose addresses all refuse for so long has ended. It is more than a
-// retransmission, by which the last bytes of a peer that is complete, and
-// listens no more, may be late.
+// A process whose addresses all refuse for this long has ended. The time is
+// longer than a retransmission, by which the last bytes of a peer that has all
+// its lanes, and no longer listens, may be late.
 inline constexpr std::chrono::milliseconds kRefusedTooLong(500);
 
 // One lane towards a peer that listens. It tries the peer's addresses, each a
@@ -78,7 +78,7 @@ class OutgoingLane {
   // The descriptor of the attempt is ready. An error ends the set-up.
   Status OnReady(std::size_t attempt, Clock::Time now);
 
-  // Nothing while an address may still be answered.
+  // Returns nothing while an address may still answer.
   std::optional<Refusal> refusal() const;
 
   // What keeps the lane from being connected: "10.0.0.2:4321: Connection

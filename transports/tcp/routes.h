@@ -18,7 +18,7 @@
 // it turns out to carry.
 namespace gradientflow {
 
-// The inverse of each other, but that an address without a rate has
+// Each is the inverse of the other, except that an address without a rate gets
 // kUnknownRate. kInvalidArgument names the part that is wrong.
 std::string JoinRated(const std::vector<RatedAddress>& addresses);
 Result<std::vector<RatedAddress>> SplitRated(std::string_view text);

@@ -25,12 +25,13 @@ constexpr milliseconds kLongestWait(100);
 constexpr milliseconds kLookEvery(200);
 // Higher ranks that are dialled at the same time.
 constexpr int kMostLate = 16;
-// How long all addresses of a peer on another host may refuse while others are
-// late as well, or if a message of the network refuses: the peer may be behind
-// a firewall, and has to connect meanwhile.
+// How long all addresses of a peer on another host may refuse if others are
+// late as well, or if the network refuses for the peer: it may be behind a
+// firewall, and then has to connect within this time.
 constexpr std::chrono::seconds kRefusedByAnybody(5);
-// By then a watch tells of each death. What else shows it counts only after
-// that: a rank that ends because it has heard of a death is not to blame.
+// A watch has reported every death by then. Other signs of a death count only
+// after that, because a rank that ends since it has learned of a death is not
+// to blame.
 constexpr std::chrono::seconds kWatchKnows(2);
 
 // The state of one Connect(). In each pair the higher rank dials at once, and
@@ -85,7 +86,8 @@ class SetUp final : private LaneMaker::Sink {
   Clock::Time settled_at_{};
   Clock::Time look_at_{};
   std::vector<bool> heard_;  // By rank: it has all its lanes.
-  // That a peer is gone, unless the watch knows better by then.
+  // The error that a peer is gone. It counts unless the watch knows better by
+  // suspect_until_.
   Status suspicion_;
   Clock::Time suspect_until_{};
 };
@@ -171,8 +173,8 @@ Status SetUp::Look(Clock::Time now) {
   return now < suspect_until_ ? Status() : suspicion_;
 }
 
-// A peer that lives behind a firewall is not long after the others: all begin
-// to connect when they have met.
+// A peer that runs behind a firewall connects soon after the others, since all
+// begin to connect when they have met.
 bool SetUp::HasEnded(const Refusal& refusal, bool all_others_came) const {
   const Clock::Time too_long =
       job_.look ? Clock::Time(kWatchKnows) : Clock::Time(kRefusedTooLong);

@@ -21,7 +21,7 @@ void AppendHalvingDoubling(const Group& group, Extent range, bool raw,
                            Schedule* schedule);
 Price HalvingDoublingPrice(const CallQuestion& question, double bytes);
 
-// Two rounds of messages, of which each member knows where they land on its
+// Two rounds of messages. Each member knows where its messages land on its
 // peers (Action::there). Leaves `range` rounded to the wire dtype and in its
 // last form, with the same bits on all members.
 void AppendTwoSync(const Group& group, Extent range, bool raw,

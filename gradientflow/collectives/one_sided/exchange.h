@@ -18,7 +18,7 @@ namespace gradientflow {
 Schedule OneSided(const CallShape& shape, Slice shown,
                   std::size_t most_elements, std::vector<Action> actions);
 
-// Appends to `actions` the copy of `src` of what `peer` shows to `dst`. A rank
+// Appends an action that copies `src` of what `peer` shows to `dst`. A rank
 // copies its own elements without a kPull.
 void AppendPull(int rank, int peer, Slice src, Slice dst,
                 std::vector<Action>* actions);

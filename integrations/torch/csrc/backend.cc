@@ -20,7 +20,7 @@ c10::intrusive_ptr<c10d::Store> JobStore(
   return prefixed ? prefixed->getUnderlyingNonPrefixStore() : store;
 }
 
-// A number that no other group of the job has.
+// Returns a number that no other group of the job has.
 uint32_t AgreeOnNumber(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                        std::chrono::milliseconds timeout) {
   const std::string key = NextRound(*store, "gradientflow/group", rank);

@@ -271,7 +271,7 @@ std::vector<uint8_t> DataParallel::HandOverTheRest(gf_session* session) {
 
 void DataParallel::GiveOut(const std::vector<uint8_t>& used) {
   // With CSC, values that were kept back may arrive in a step that does not use
-  // the parameter. Whether they did, only the device knows.
+  // the parameter. Only the device knows whether they did.
   std::vector<size_t> perhaps;
   for (size_t i = 0; i < pool_->size(); ++i) {
     if (used[i] != 0) ever_used_[i] = 1;

@@ -38,8 +38,8 @@ struct DataParallelConfig {
 //                                           nobody else wants to see it first
 //   after it -> OnGradient(i) -> gf_session_ready(i)
 //   end of backward -> Finish(): what got no gradient is absent. Then
-//   gf_session_finish_step_async() makes the stream wait for the exchange, and
-//   the host not.
+//   gf_session_finish_step_async() makes the stream wait for the exchange, but
+//   not the host.
 //
 // The hooks are attached to autograd's nodes, in C++: backward runs them
 // without the GIL, on its own threads. All other functions are called between

@@ -50,8 +50,8 @@ class Hook {
   virtual HookStats stats() const = 0;
 };
 
-// Makes `hook` the Reducer's hook, of whose steps `profile` (may be null) is
-// made. A Reducer can have one, and only before its first backward (else
+// Makes `hook` the Reducer's hook. `profile`, which may be null, is made of its
+// steps. A Reducer can have one, and only before its first backward (else
 // c10::Error): after that, its buckets and the optimiser have seen gradients
 // that the hook has not.
 void Register(c10d::Reducer& reducer, std::shared_ptr<Hook> hook,

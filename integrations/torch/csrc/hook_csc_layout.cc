@@ -79,7 +79,7 @@ gf_csc* CscLayout::Open(gf_csc_config config) {
       device_ = device;
       return core;
     }
-    // Only a library that cannot use the device is no error.
+    // Any failure is an error, except that the library cannot use the device.
     TORCH_CHECK_VALUE(opened != GF_INVALID_ARGUMENT,
                       "the csc hook: ", gf_last_error());
     if (opened != GF_UNIMPLEMENTED) gft::Check(opened, "opening the csc hook");

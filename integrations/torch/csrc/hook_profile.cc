@@ -183,7 +183,7 @@ void HookProfile::OptimizerBegins() {
 
 void HookProfile::OptimizerEnds() {
   if (!on()) return;
-  // An update that runs backward itself, in a closure, is none of its own.
+  // An update that runs backward itself, in a closure, does not count.
   if (updating_ != steps_) return;
   updating_.reset();
   before().updates[before().update_count++].end.Take(device_);
@@ -200,7 +200,7 @@ void HookProfile::BeginStep() {
   ended_ = false;
   finished_ = count_ = 0;
   Tell();
-  if (!device_.is_cpu()) return;  // It goes on meanwhile.
+  if (!device_.is_cpu()) return;  // A device goes on meanwhile.
   now().reporting =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - began)
           .count();
@@ -260,7 +260,7 @@ void HookProfile::Tell() {
   pending_ = group_.StartSum(sums_);
 }
 
-// A step later what was told is there.
+// Takes what was told one step ago.
 void HookProfile::Hear() {
   if (pending_ == nullptr) return;
   const HookGroup::Future pending = std::exchange(pending_, nullptr);
@@ -286,7 +286,7 @@ void HookProfile::Close() {
     Hear();
     if (ended_) Report();
   } catch (const std::exception&) {
-    // A device or a job that has failed: what was reported before is there.
+    // The device or the job has failed. The file has what was reported before.
   }
   gf_profile_close(std::exchange(profile_, nullptr));
 }

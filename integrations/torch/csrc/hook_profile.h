@@ -143,9 +143,10 @@ class HookProfile {
   size_t count_ = 0;        // and how many it has, once the last has run.
   bool ended_ = false;      // The step that began last has ended.
   bool has_begin_ = false;  // And the one before it.
-  double updated_ = 0;      // What updates after the step before took.
+  double updated_ = 0;      // Seconds of the updates after the step before.
   std::optional<uint64_t> updating_;  // The number of steps when one began.
-  // What ranks tell each other: the profile's numbers, and on their way.
+  // What ranks tell each other: the profile's numbers, and their sums, which
+  // may be on their way.
   double* values_ = nullptr;
   at::Tensor sums_;
   HookGroup::Future pending_;

@@ -86,7 +86,8 @@ void Work::Release(gf_status started, uint64_t ticket) {
   calls_.fetch_sub(1, std::memory_order_relaxed);
   c10::raw::intrusive_ptr::decref(this);
   const std::string text = gf_last_error();
-  // The others found that this rank calls something else before it came.
+  // The others had found out that this rank calls something else before this
+  // call began.
   if (IsMismatch(started) && !InCallback::Here() &&
       gf_comm_check(Session::Use(group_->session())) == started) {
     group_->session().testimony().Remember(Description());

@@ -355,7 +355,8 @@ def _residual_settings(
 def _trained(
     module: torch.nn.Module,
 ) -> tuple[list[str], list[torch.nn.Parameter]]:
-    """Parameters that need gradients, once each, roughly in forward order."""
+    """Returns the parameters that need gradients, once each, roughly in forward
+    order."""
     found = [(n, p) for n, p in module.named_parameters() if p.requires_grad]
     if not found:
         raise ValueError(

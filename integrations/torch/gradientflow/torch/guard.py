@@ -21,8 +21,7 @@ _watching = False
 def guard(
     model: torch.nn.Module, parameters: Iterable[torch.nn.Parameter]
 ) -> None:
-    """From here on only optimisers with a true ``chunk_aware`` may step on
-    these."""
+    """Lets only optimisers with a true ``chunk_aware`` step on ``parameters``."""
     global _watching
     _models[model] = {id(parameter) for parameter in parameters}
     if not _watching:
@@ -32,7 +31,7 @@ def guard(
 
 
 def release(model: torch.nn.Module) -> None:
-    """Any optimiser may step on the parameters of ``model`` again."""
+    """Lets any optimiser step on the parameters of ``model`` again."""
     _models.pop(model, None)
 
 

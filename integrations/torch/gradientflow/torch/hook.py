@@ -262,7 +262,7 @@ def register(
 def _reduced(
     ddp: DistributedDataParallel,
 ) -> tuple[list[str], list[torch.nn.Parameter]]:
-    """The parameters that DDP reduces, in its order."""
+    """Returns the parameters that DDP reduces, in its order."""
 
     def each() -> Iterator[tuple[str, torch.nn.Parameter]]:
         for prefix, module in ddp.module.named_modules():

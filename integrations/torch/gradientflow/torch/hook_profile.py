@@ -20,7 +20,7 @@ __all__ = ["file_of", "open_profile"]
 
 
 def file_of() -> str | None:
-    """The file that the environment asks for, if any."""
+    """Returns the file that the environment asks for, if any."""
     return os.environ.get("GRADIENTFLOW_PROFILE") or None
 
 

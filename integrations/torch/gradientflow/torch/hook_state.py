@@ -41,7 +41,7 @@ def check_header(
 
 def check_csc(state: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
     """Raises ValueError unless the rest of CSC's state is consistent and is of these
-    parameters. What the library knows better, it checks: CscHook.check()."""
+    parameters. CscHook.check() checks what the library knows better."""
     _check_shapes(_part(state, "shapes", Mapping), shapes)
     step = _part(state, "step", int)
     if not 0 <= step < 2**63:

@@ -138,7 +138,7 @@ class _ChunkAware(torch.optim.Optimizer):
         return self._model._session_of(state["session"])
 
     def _settings(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        """The settings in the form that _C.DataParallel.optimizer_step() takes."""
+        """Returns the settings in the form that _C.DataParallel.optimizer_step() takes."""
         raise NotImplementedError
 
     def _check(self, group: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ TYPES = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 
 def chunk_elements_for(elements: int) -> int:
-    """The default size of a chunk: a 256th of the model's elements, so that
+    """Returns the default size of a chunk: a 256th of the model's elements, so that
     there are enough chunks to select from; but at least 64, since the norms of
     smaller chunks would cost more than they save, and at most the paper's
     32,000."""

@@ -52,8 +52,6 @@ class Arrivals {
   // under this id is pending.
   void Forget(MessageId id) { numbers_.erase(Key(id)); }
 
-  std::size_t tags() const { return numbers_.size(); }
-
  private:
   struct Numbers {
     std::uint32_t received = 0;

@@ -112,11 +112,6 @@ class Fabric final : public Pollable,
   // Returns whether a message has arrived, or its header or announcement has,
   // for which no Recv() waits.
   bool HasMessage(int peer, MessageId id) const;
-  // Number of names under which messages of `peer` are numbered; see Arrivals.
-  // Tests check it against a bound.
-  std::size_t tags_known(int peer) const {
-    return peers_[peer]->matcher.tags();
-  }
 
   // Collective `call` of `series`, and all before it, are done on this rank. A
   // message of theirs that arrives later belongs to a call that this rank did

@@ -68,8 +68,6 @@ class Matcher {
   // including those that were announced.
   std::size_t held_bytes() const { return held_bytes_; }
   std::uint64_t waiting_bytes() const;
-  // Number of names under which messages are numbered.
-  std::size_t tags() const { return arrivals_.tags(); }
 
   // Fails the job if a message waits that belongs to a finished call.
   void CheckFinished() const {

@@ -181,6 +181,10 @@ class CallPlanner {
         costs_(costs),
         cutting_(cutting),
         standing_(standing) {}
+  // A planner of a group that is gone at once.
+  CallPlanner(CallGroup&& group, const CostModels& costs,
+              const Cutting& cutting,
+              const CollectiveAlgorithm* standing = nullptr) = delete;
 
   // REQUIRES a call that ValidateCall() accepts.
   CallPlan Plan(const CollectiveCall& call);

@@ -435,12 +435,6 @@ void Executor::TrimScratch(Clock::Time now) {
   for (const auto& segment : segments_.all()) segment->Trim();
 }
 
-std::size_t Executor::free_scratch_bytes() const {
-  std::size_t bytes = slabs_.free_bytes();
-  for (const auto& segment : segments_.all()) bytes += segment->kept_bytes();
-  return bytes;
-}
-
 // The fabric finds the calls that wait for a message of a departed rank. Calls
 // that wait for such a rank at a kSync, or for what it is to place, are found
 // here.

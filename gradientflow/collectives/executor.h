@@ -120,8 +120,6 @@ class Executor final : public Collective {
   // Gives back scratch memory that has been unused for some seconds. To be
   // called regularly.
   void TrimScratch(Clock::Time now);
-  // Scratch memory that no call uses at present. Tests see that it shrinks.
-  std::size_t free_scratch_bytes() const;
 
   // Replaces the cost model by which algorithms are chosen. REQUIRES the same
   // model on all ranks, and that nothing is in flight.

@@ -72,9 +72,8 @@ class Segment {
   void Retract() { shared_.Retract(); }
   // Gives back what the segment used and makes it ready for the next Start().
   void Reset();
-  // What an idle segment keeps of the arena for its next call, in bytes.
-  std::size_t kept_bytes() const { return idle() ? shared_.kept_bytes() : 0; }
-  // Frees that if no call has used it since the last time.
+  // Frees what an idle segment keeps of the arena for its next call, if no call
+  // has used that since the last time.
   void Trim() {
     if (idle()) shared_.Trim();
   }

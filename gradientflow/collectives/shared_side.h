@@ -43,10 +43,8 @@ class SharedSide {
   std::uint64_t moves() const { return moves_; }
   // Appends the ranks that have not come to the kSync under way.
   void AddAwaited(std::vector<int>* ranks) const;
-  // The bytes of the arena that it keeps for the next call.
-  std::size_t kept_bytes() const { return bounce_.bytes; }
-  // Frees these if no call has used them since the last time. REQUIRES that the
-  // segment is idle.
+  // Frees what it keeps of the arena for the next call, if no call has used
+  // that since the last time. REQUIRES that the segment is idle.
   void Trim();
 
  private:

@@ -178,7 +178,7 @@ Status CommunicatorCore::Build() {
     return Status();
   };
   calls_ = std::make_unique<Calls>(std::move(calls));
-  return MeasureIfNeeded();
+  return MeasureBetweenHosts();
 }
 
 // Tells the other ranks, which wait for this one, why it could not open.
@@ -193,19 +193,11 @@ void CommunicatorCore::TellWhy(const Status& why) {
   fabric.Leave(milliseconds(2000));
 }
 
-// Between hosts, the choice of algorithms depends on measured numbers.
-Status CommunicatorCore::MeasureIfNeeded() {
-  if (options_.size == 1 || options_.algorithm != "auto" ||
-      group().topology.IsOneHost()) {
-    return Status();
-  }
-  return MeasureOnce();
-}
-
-Status CommunicatorCore::MeasureOnce() {
-  if (std::exchange(measured_, true) || group().topology.IsOneHost()) {
-    return Status();
-  }
+// The choice of algorithms depends on the measured numbers, so they change
+// before the first call begins, or never. An allreduce by a named algorithm is
+// not the only call.
+Status CommunicatorCore::MeasureBetweenHosts() {
+  if (options_.size == 1 || group().topology.IsOneHost()) return Status();
   const Result<CostModels> costs = MeasureLinks(
       group(), [this](const CollectiveCall& call) { return calls_->Run(call); },
       *clock_);
@@ -239,7 +231,6 @@ Result<CallCost> CommunicatorCore::MeasuredCallCost(DType pool, DType wire) {
   const auto types = std::pair(pool, wire);
   const auto known = call_costs_.find(types);
   if (known != call_costs_.end()) return known->second;
-  GF_RETURN_IF_ERROR(MeasureOnce());
   const Result<CallCost> cost =
       device != nullptr
           ? MeasureOnDevice({device, calls_.get(), progress_.get(),

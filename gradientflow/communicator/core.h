@@ -123,8 +123,7 @@ class CommunicatorCore {
   void PlaceNothing(int culprit);
   void CloseDevicePath();
   void TellWhy(const Status& why);
-  Status MeasureIfNeeded();
-  Status MeasureOnce();
+  Status MeasureBetweenHosts();
 
   const Options options_;
   const std::unique_ptr<Clock> clock_;
@@ -143,7 +142,6 @@ class CommunicatorCore {
   Completions completions_;  // Guarded by the baton.
   std::unique_ptr<Progress> progress_;
   std::unique_ptr<Calls> calls_;
-  bool measured_ = false;  // The links.
   std::map<std::pair<DType, DType>, CallCost> call_costs_;
   // Guarded by the baton.
   std::map<const std::byte*, PoolMemory> shared_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 // Counts the heap allocations of the code under test. A test that links this
@@ -9,6 +10,8 @@ namespace gradientflow::testing {
 // Allocations of this thread so far, without those in the scope of an
 // Uncounted.
 std::uint64_t HeapAllocations();
+// Bytes that all threads have allocated and not freed, those of gtest included.
+std::size_t HeapBytes();
 
 // For fakes, which allocate more than what they stand for.
 class Uncounted {

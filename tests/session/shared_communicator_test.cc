@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "gradientflow/communicator/core.h"
 #include "tests/session/steps.h"
 
 // Several sessions on one communicator, and sessions of some of its ranks.
@@ -72,6 +73,36 @@ TEST_P(Shared, SessionsStepInAnyOrder) {
       if (::testing::Test::HasFailure()) return;
     }
   });
+}
+
+// Calls in flight were planned with the costs of links. Those must not change
+// when a session opens, whether an algorithm is named or not.
+TEST_P(Shared, OpeningASessionChangesNoCostsOfCallsInFlight) {
+  for (const char* algorithm : {"auto", "ring"}) {
+    Job job = MakeJob();
+    job.options.algorithm = algorithm;
+    job.options.bucket_bytes = 4096;  // Measures nothing.
+    RunRanks(job, [](GradientSession& first) {
+      CommunicatorCore& core = first.communicator().core();
+      const auto latency = [&] {
+        double seconds = 0;
+        core.progress().Do([&] {
+          seconds = core.executor().costs().together.across.latency_seconds;
+        });
+        return seconds;
+      };
+      const double before = latency();
+      const bool early = first.rank() % 2 == 0;
+      if (early) ProduceAll(first, 0);
+      Options options = first.options();
+      options.bucket_bytes = kAutoBytes;
+      const Owned second = OpenBeside(first, options);
+      ASSERT_TRUE(second != nullptr);
+      EXPECT_EQ(latency(), before);
+      if (!early) ProduceAll(first, 0);
+      FinishAndExpect(first, 0);
+    });
+  }
 }
 
 // A session counts only its own bytes.

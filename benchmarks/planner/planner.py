@@ -10,6 +10,13 @@ measured time is the median over all rounds, of the slowest rank.
   planner.py                            2 ranks, links of 1 Gb/s
   planner.py --links 0.2,1,5 --ranks 2,4,8 --models resnet50_gf
   planner.py --sweep                    the bucket size that is named, among others
+  planner.py --links 0.2 --models alexnet_bn --wires dense --buckets lazy \\
+    --warmup 2 --rounds 1 --json FILE   a slice, which takes less time
+  planner.py --sum FILE                 what all slices in the file say together
+
+Slices of a cell share a probe if --probes names a folder. With --sum as well, steps
+that were measured earlier are predicted again from the probes there, by the model
+as it is now.
 """
 
 import itertools
@@ -18,6 +25,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from typing import Any
 
 from lib import models, report
@@ -32,14 +40,16 @@ WIRES = {"dense": ({}, {"wire": "float32"}),
          "fp16": (_HALF, {"wire": "float16"}),
          "csc": ({**_HALF, "sparsity": "0.85"},
                  {"wire": "float16", "mode": "csc", "sparsity": "0.85"})}
-BUCKETS = {"per tensor": "0", "lazy": "auto", "one bucket": "inf"}
+BUCKETS = {"tensor": ("per tensor", "0"), "lazy": ("lazy", "auto"),
+           "one": ("one bucket", "inf")}
+PLACE = {"model": "{model}", "Gb/s": "{link_gbps:g}", "ranks": "{ranks}"}
 SWEEP = ("0", *(str(kib << 10) for kib in (256, 1024, 4096, 16384, 65536)), "inf")
 
 
 def modes_of(wire: str, sizes: dict[str, str]) -> list[dict[str, Any]]:
     """Each mode, with the arguments of gradientflow_plan that describe it."""
     settings, plan = WIRES[wire]
-    return [{"name": f"{wire}, {label}",
+    return [{"name": f"{wire}, {label}", "wire": wire,
              "settings": {**settings, "bucket_bytes": size},
              "plan": {**plan, "bucket-bytes": size}}
             for label, size in sizes.items()]
@@ -94,29 +104,35 @@ def run_modes(args: report.Args, network: Network, model: str,
         measured = report.median(max(step) for step in steps)
         rows.append({
             "benchmark": "planner", "model": model, "link_gbps": network.gbps,
-            "ranks": network.ranks, "mode": mode["name"],
+            "ranks": network.ranks, "wire": mode["wire"],
+            "mode": mode["name"], "sweep": args.sweep,
             "measured_ms": 1e3 * measured,
             "predicted_ms": 1e3 * said["step_seconds"],
             "error": said["step_seconds"] / measured - 1,
-            "named_bytes": said["bucket_bytes"],
+            "plan": mode["plan"], "named_bytes": said["bucket_bytes"],
             "theta_bytes": samples[0][i][-1]["bucket_bytes"]})
     return rows
+
+
+def probe_file(folder: pathlib.Path, link: float, ranks: int) -> pathlib.Path:
+    return folder / f"probe_{link:g}gbps_{ranks}ranks.json"
 
 
 def run_cell(args: report.Args, model: str, link: float, ranks: int,
              sizes: dict[str, str]) -> list[report.Row]:
     with (Network(ranks, link) as network,
           tempfile.TemporaryDirectory() as folder):
-        file = pathlib.Path(folder) / "probe.json"
-        probe(network, file, args.seconds)
+        file = probe_file(args.probes or pathlib.Path(folder), link, ranks)
+        if not file.exists():
+            probe(network, file, args.seconds)
         rows = []
         for wire in args.wires:  # One at a time, for the sake of memory.
             cell = run_modes(args, network, model, file, modes_of(wire, sizes))
             if args.sweep:
                 best = min(cell[1:], key=lambda row: row["measured_ms"])
                 cell[0]["of_best"] = cell[0]["measured_ms"] / best["measured_ms"]
+            report.append_json(args.json, cell)
             rows += cell
-    report.append_json(args.json, rows)
     return rows
 
 
@@ -152,6 +168,59 @@ def print_sum(cells: list[list[report.Row]]) -> None:
           f"{count} pairs that differ by more than 10 % are in the right order")
 
 
+def cells_of(rows: Iterable[report.Row]) -> list[list[report.Row]]:
+    """The rows of each model, link, number of ranks and sweep. If a mode was
+    measured several times, the last one counts."""
+    cells: dict[tuple[Any, ...], dict[str, report.Row]] = {}
+    for row in rows:
+        place = row["sweep"], row["model"], row["link_gbps"], row["ranks"]
+        cells.setdefault(place, {})[row["mode"]] = row
+    return [list(cells[place].values()) for place in sorted(cells)]
+
+
+def cell_row(cell: list[report.Row]) -> report.Row:
+    """A line about a cell: of each wire, the error that is furthest off."""
+    right, count = pairs_in_order(cell)
+    row = {**cell[0], "pairs": f"{right}/{count}",
+           "median": report.median(abs(row["error"]) for row in cell)}
+    for wire in WIRES:
+        errors = [one["error"] for one in cell if one["wire"] == wire]
+        if errors:
+            row[wire] = max(errors, key=abs)
+    return row
+
+
+def predicted_again(row: report.Row, folder: pathlib.Path) -> report.Row:
+    file = probe_file(folder, row["link_gbps"], row["ranks"])
+    said = predict(row["model"], file, row["ranks"], row["plan"])
+    return {**row, "predicted_ms": 1e3 * said["step_seconds"],
+            "error": 1e3 * said["step_seconds"] / row["measured_ms"] - 1}
+
+
+def summarize(path: pathlib.Path, probes: pathlib.Path | None) -> None:
+    """Prints what all rows of a file say together."""
+    with open(path, encoding="utf-8") as file:
+        rows = list(map(json.loads, file))
+    if probes is not None:
+        rows = [predicted_again(row, probes) for row in rows]
+    cells = cells_of(rows)
+    for sweep, title in ((False, "the error furthest from 0 of each wire"),
+                         (True, "steps with the bucket size that is named")):
+        part = [cell for cell in cells if cell[0]["sweep"] == sweep]
+        if not part:
+            continue
+        print(f"\n{title}:")
+        if sweep:
+            named = [row for row in itertools.chain(*part) if "of_best" in row]
+            print(report.table(named, {**PLACE, "mode": "{mode}",
+                                      "of the best": "{of_best:.3f}"}))
+            continue
+        print(report.table(map(cell_row, part), {
+            **PLACE, **{wire: f"{{{wire}:+.1%}}" for wire in WIRES},
+            "median": "{median:.1%}", "in order": "{pairs}"}))
+        print_sum(part)
+
+
 def options(add: report.Add) -> None:
     add("--models", type=report.some_of(models.NAMES), default="resnet50_gf",
         help=f"of {', '.join(models.NAMES)}")
@@ -159,6 +228,12 @@ def options(add: report.Add) -> None:
     add("--ranks", type=report.list_of(report.at_least(2)), default=[2])
     add("--wires", type=report.some_of(WIRES), default="all",
         help=f"of {', '.join(WIRES)}")
+    add("--buckets", type=report.some_of(BUCKETS), default="all",
+        help=f"of {', '.join(BUCKETS)}")
+    add("--sum", type=pathlib.Path, metavar="FILE",
+        help="measure nothing: sum up the rows that --json wrote there")
+    add("--probes", type=pathlib.Path, metavar="FOLDER",
+        help="keep what gradientflow_probe wrote there, and use what is there")
     add("--sweep", action="store_true",
         help="the bucket size that the plan names, among fixed ones")
     add("--warmup", type=report.at_least(1), default=4, help="untimed steps")
@@ -169,8 +244,11 @@ def options(add: report.Add) -> None:
 
 @report.program(options)
 def main(args: report.Args) -> None:
+    if args.sum is not None:
+        summarize(args.sum, args.probes)
+        return
     sizes = ({"named": "auto", **{size: size for size in SWEEP}} if args.sweep
-             else BUCKETS)
+             else dict(BUCKETS[name] for name in args.buckets))
     cells = []
     for model, link, ranks in itertools.product(args.models, args.links,
                                                 args.ranks):

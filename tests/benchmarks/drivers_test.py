@@ -15,13 +15,14 @@ from unittest import mock
 
 sys.path[:0] = [f"benchmarks/{name}" for name in
                 ("", "collectives", "engine", "faults", "opening",
-                              "scaling", "training", "zerocopy")]
+                              "planner", "scaling", "training", "zerocopy")]
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import collectives  # noqa: E402
 import engine  # noqa: E402
 import faults  # noqa: E402
 import opening  # noqa: E402
+import planner  # noqa: E402
 import plot  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
@@ -112,6 +113,39 @@ class Plot(unittest.TestCase):
             file = pathlib.Path(folder) / "picture.svg"
             plot.draw_predictions(self.ROWS, "samples", file)
             self.assertIn("80 % of the cases", file.read_text())
+
+
+class Planner(unittest.TestCase):
+    @staticmethod
+    def row(mode, measured, predicted, ranks=2):
+        return {"sweep": False, "model": "m", "link_gbps": 1.0, "ranks": ranks,
+                "wire": mode.split(",")[0], "mode": mode,
+                "measured_ms": measured, "predicted_ms": predicted,
+                "error": predicted / measured - 1}
+
+    def test_slices_of_a_cell_are_summed_up_by_their_last_measurements(self):
+        rows = [self.row("dense, lazy", 100, 300),
+                self.row("dense, lazy", 100, 110, ranks=4),
+                self.row("csc, lazy", 50, 49),
+                self.row("dense, lazy", 100, 105),
+                self.row("dense, one bucket", 104, 100)]
+        cell, other = planner.cells_of(rows)
+        self.assertEqual([row["predicted_ms"] for row in cell], [105, 49, 100])
+        self.assertEqual(len(other), 1)
+        line = planner.cell_row(cell)
+        self.assertAlmostEqual(line["dense"], 0.05)
+        self.assertAlmostEqual(line["csc"], -0.02)
+        # Two of the three pairs differ by more than 10 %.
+        self.assertEqual(line["pairs"], "2/2")
+
+    def test_sum_reads_what_json_wrote(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows"
+            path.write_text(json.dumps(self.row("fp16, lazy", 100, 90)) + "\n")
+            with mock.patch.object(sys, "argv", ["planner", "--sum", str(path)]), \
+                    contextlib.redirect_stdout(io.StringIO()) as said:
+                planner.main()
+        self.assertIn("median error 10.0%, worst 10.0%", said.getvalue())
 
 
 class Training(unittest.TestCase):

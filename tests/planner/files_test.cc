@@ -131,7 +131,7 @@ void ExpectEveryFieldIsChecked(const std::string& text, Parse parse) {
         const bool optional = name == "note" || name == "loaded" ||
                               name == "rank_spread_fraction" ||
                               name == "backward_seconds_per_message" ||
-                              // Of a bandwidth, not of the probe.
+                              // A bandwidth may lack it, a probe may not.
                               (name == "hosts" && at.to_string() != "/hosts");
         Json without = whole;
         without[at.parent_pointer()].erase(name);

@@ -113,7 +113,7 @@ TEST(Predict, TakesTheBandwidthOfAsManyHosts) {
     options.ranks = ranks;
     EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), rate, 1) << ranks;
   }
-  // Of two ranks on each host only two hosts were measured.
+  // With two ranks on each host, only two hosts were measured.
   pair.idle.bandwidth.push_back(
       {1 << 21, Direction::kBothWays, 1, 2, {2e9, 2e9}});
   options.ranks_per_host = 2;

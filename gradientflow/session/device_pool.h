@@ -30,9 +30,7 @@ class DevicePool final : public GradientPool {
   Status CheckGroup(GroupId group) const override;
   Collective& collective() override { return path().collective(); }
   Handover& handover() override { return *handover_; }
-  Status SetStream(void* native) override {
-    return sync_->SetProducer(native);
-  }
+  Status SetStream(void* native) override { return sync_->SetProducer(native); }
   Result<CscMemories> NewCscMemories() override;
   StepEnd* end() override { return end_.get(); }
   WireTimes* wire_times() override { return wire_times_.get(); }

@@ -283,6 +283,7 @@ void SparseAggregator::Select() {
   args.workspace = workspace_.get();
   args.nonfinite = region_.nonfinite;
   Check(after().Receive());
+  if (!result_.status.ok()) return;
   Check(after().KernelStatus("top_k",
                              after().kernels().top_k(args, after().stream())));
   Check(after().Copy(host_selected_.get(), selected_.get(), args.chunks));

@@ -103,7 +103,8 @@ SparseAggregator::Piece DeviceSparse::NextOfBuckets() const {
 }
 
 // Also packs the chunks that are kept back before those of the bucket, and, if
-// they are written, those after the last bucket.
+// they are written, those after the last bucket. Where the device refuses to
+// order two streams, what would have to wait is not submitted.
 void DeviceSparse::PackBucket() {
   const std::size_t bucket = launched_;
   const bool last = bucket + 1 == buckets_.size() && all_written();
@@ -111,15 +112,17 @@ void DeviceSparse::PackBucket() {
   Check(args_.sync->AwaitWritten(last ? args_.layout->elements()
                                       : buckets_[bucket].pool_end));
   if (ring_.needs_back(bucket) > 0) Check(memory().Follow(after()));
+  if (!result_.status.ok()) return;
   Check(csc_.Pack(Region(bucket, memory()), chunks_packed_,
                   end - chunks_packed_));
   chunks_packed_ = end;
   Check(memory().Send());
-  StartBucket();
+  if (result_.status.ok()) StartBucket();
 }
 
 void DeviceSparse::PackRest() {
   Check(args_.sync->AwaitWritten(args_.layout->elements()));
+  if (!result_.status.ok()) return;
   const std::size_t first = std::exchange(chunks_packed_, selector_.chunks());
   Check(csc_.Pack(region_, first, chunks_packed_ - first));
 }
@@ -150,13 +153,13 @@ void DeviceSparse::OnBucketAhead(void* self, std::uint64_t, std::uint32_t,
   auto& sparse = *static_cast<DeviceSparse*>(self);
   sparse.NoteExchange(sparse.buckets_[sparse.unpacked_].pool_end);
   sparse.Check(sparse.after().Receive());
-  sparse.UnpackBucket();
+  if (sparse.result_.status.ok()) sparse.UnpackBucket();
 }
 
 void DeviceSparse::ExchangeNorms() {
   Check(memory().Send());
   Check(after().Send());
-  StartNorms();
+  if (result_.status.ok()) StartNorms();
 }
 
 gradientflow::Done DeviceSparse::NormsSubmitted() {

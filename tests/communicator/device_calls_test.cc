@@ -110,6 +110,21 @@ TEST_P(DeviceCalls, OnMemoryOfAnotherDeviceAreRefused) {
   });
 }
 
+// Over NCCL nobody compares them.
+TEST(StagedCalls, ThatDifferBetweenRanksEndTheJob) {
+  CommJob job;
+  job.over = Over::kDevices;
+  job.size = 2;
+  RunRanks(job, [](Communicator& comm) {
+    Buffer buffer(Of(8, 1.0F));
+    CollectiveCall sum;
+    sum.output = buffer.data();
+    sum.count = comm.rank() == 1 ? 7 : 8;
+    EXPECT_FALSE(comm.Run(sum).ok());
+    EXPECT_FALSE(comm.Check().ok());
+  });
+}
+
 TEST_P(DeviceCalls, KeepTheirOrderAmongCallsOnHostMemory) {
   RunRanks(MakeJob(3), [](Communicator& comm) {
     for (int round = 0; round < 30; ++round) {

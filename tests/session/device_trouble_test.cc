@@ -52,7 +52,10 @@ class DeviceTrouble : public ::testing::TestWithParam<Mode> {
     ProduceAll(session, step);
     if (!GetParam().ahead) return session.FinishStep().status();
     const Status status = session.FinishStepAsync().status();
-    static_cast<void>(StreamOfThisRank()->Synchronize());
+    // The call that is planned to fail may be the test's own.
+    if (!StreamOfThisRank()->Synchronize().ok()) {
+      static_cast<void>(StreamOfThisRank()->Synchronize());
+    }
     return status;
   }
 
@@ -189,7 +192,7 @@ TEST_P(NcclTrouble, AnyCallOfNcclThatFails) {
 TEST_P(NcclTrouble, ACallOfNcclThatHangs) {
   for (const int nth : {1, 4}) {
     Job job = MakeJob();
-    job.options.timeout_seconds = 1;
+    job.options.timeout_seconds = 3;
     EXPECT_TRUE(FailsBy(job, [nth](GradientSession& session) {
       if (session.rank() == 0) NcclOfRanks()->Set(FakeNcclMode::kHangCall, nth);
     }));

@@ -84,7 +84,10 @@ def _one_unit(name, srcs):
 
     Each test's `namespace {` becomes `namespace <its name>_cc { namespace {`, so that
     tests may use the same names there. Messages name the tests' own files and lines.
+    Sources that a select() chooses stay as they are.
     """
+    if type(srcs) != "list":
+        return srcs
     tests = [source for source in srcs if source.endswith("_test.cc")]
     if len(tests) < 2:
         return srcs

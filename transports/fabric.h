@@ -20,6 +20,7 @@
 #include "transports/job_verdict.h"
 #include "transports/lent_sends.h"
 #include "transports/link.h"
+#include "transports/link_set.h"
 #include "transports/link_source.h"
 #include "transports/liveness.h"
 #include "transports/matcher.h"
@@ -44,7 +45,8 @@ struct FabricOptions {
 //
 //   LentSends   (lent_sends.h)   the messages that this rank sends
 //   PeerLink    (peer_link.h)    the link to a peer, and what waits for it
-//   Matcher     (matcher.h)      finds the messages of a peer their receives
+//   LinkSet     (link_set.h)     all links
+//   Matcher     (matcher.h)      matches the messages of a peer with receives
 //   Liveness    (liveness.h)     whether peers are alive
 //   JobVerdict  (job_verdict.h)  why the job ends
 //
@@ -147,9 +149,9 @@ class Fabric final : public Pollable,
   std::vector<int> AwaitedPeers() const;
   // What this rank is doing.
   const std::string& progress_text() const { return progress_; }
-  // Bytes of messages of `peer` for which no receive is posted: of those that
-  // are held here, and of those and the announced ones. Tests check the former
-  // against a bound.
+  // Bytes of the messages of `peer` for which no receive is posted.
+  // held_bytes() counts those that are held here, which tests check against a
+  // bound; waiting_bytes() counts the announced ones, too.
   std::size_t held_bytes(int peer) const {
     return peers_[peer]->matcher.held_bytes();
   }
@@ -157,10 +159,10 @@ class Fabric final : public Pollable,
     return peers_[peer]->matcher.waiting_bytes();
   }
 
-  // Number of peers that have said good-bye and closed. Of peers that are not
-  // linked this rank does not know: if each rank passed the news on, p ranks
-  // that leave would cost p^2 log p messages. A rank that asks for the link
-  // finds out.
+  // Number of peers that have said good-bye and closed. This rank does not know
+  // whether peers that are not linked have: if each rank passed the news on, p
+  // ranks that leave would cost p^2 log p messages. A rank that asks for the
+  // link finds out.
   int departed() const { return departed_; }
   bool HasDeparted(int peer) const {
     return peers_[peer]->left && peers_[peer]->way.down();
@@ -238,13 +240,12 @@ class Fabric final : public Pollable,
   LentSends sends_;
   PostedReceives receives_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  std::vector<Peer*> linked_;           // Those that have a link, up or down.
+  LinkSet links_;
   std::unique_ptr<LinkSource> source_;  // May be null.
   Liveness liveness_;
   std::string progress_;
   bool torn_down_ = false;
   int departed_ = 0;
-  bool sockets_carry_data_ = false;  // True if those of any link do.
   std::uint64_t polls_ = 0;
   bool leaving_ = false;
   bool said_bye_ = false;

@@ -1,4 +1,4 @@
-"""The library for Python: its C API, as cffi reads it from the header."""
+"""The library for Python: its C API, as cffi reads it from the headers."""
 
 import pathlib
 import re
@@ -7,12 +7,13 @@ from typing import Any
 import cffi
 from lib.ranks import program
 
-_HEADER = (pathlib.Path(__file__).resolve().parents[2] /
-           "integrations/c/gradientflow.h")
+_HEADERS = pathlib.Path(__file__).resolve().parents[2] / "integrations/c"
 _ffi = cffi.FFI()
 # Declarations only: neither the preprocessor's lines nor linkage.
-_ffi.cdef(re.sub(r'^#.*$|^extern "C" \{$|^\}$|\bGF_API\b', "",
-                 _HEADER.read_text(encoding="utf-8"), flags=re.MULTILINE))
+for _part in ("base", "comm", "session"):
+    _text = (_HEADERS / f"gradientflow_{_part}.h").read_text(encoding="utf-8")
+    _ffi.cdef(re.sub(r'^#.*$|^extern "C" \{$|^\}$|\bGF_API\b', "", _text,
+                     flags=re.MULTILINE))
 _gf = _ffi.dlopen(program("../integrations/c/libgradientflow.so"))
 
 

@@ -14,79 +14,58 @@ where the network card cannot gather them.
 """
 
 import contextlib
-import ctypes
 import errno
-import multiprocessing
 import select
 import socket
 import struct
+import sys
 import time
-from collections.abc import Iterator
 
 from lib import report
 from lib.network import Network
+from lib.ranks import START_SECONDS, run_functions
 
 # From the kernel's headers, since Python has no names for them.
 SO_ZEROCOPY, MSG_ZEROCOPY = 60, 0x4000000
-CLONE_NEWNET = 0x40000000
 EXTENDED_ERROR = struct.Struct("IBBBBII")  # errno, origin, -, code, -, from, to
 ORIGIN_ZEROCOPY, CODE_COPIED = 5, 1
 LENGTH, SECONDS = struct.Struct("<Q"), struct.Struct("<d")
 RECEIVE_BYTES = 256 << 10
 
 
-def socket_in(path: str) -> socket.socket:
-    """Makes a TCP socket in the network namespace `path`, or here if that is
-    empty."""
-    if not path:
-        return socket.socket()
-    enter = ctypes.CDLL(None, use_errno=True).setns
-    with open("/proc/self/ns/net") as here, open(path) as there:
-        if enter(there.fileno(), CLONE_NEWNET) != 0:
-            raise OSError(ctypes.get_errno(), f"{path} cannot be entered")
-        try:
-            return socket.socket()
-        finally:
-            enter(here.fileno(), CLONE_NEWNET)
-
-
-def listen(path: str, port: int) -> socket.socket:
-    listener = socket_in(path)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind(("0.0.0.0", port))
-    listener.listen()
-    return listener
-
-
-def receive(listener: socket.socket) -> None:
+def receive(port: int, connections: int) -> None:
     """Takes the batches of one connection after another. Answers each with the
     processor time that it took."""
     memory = memoryview(bytearray(RECEIVE_BYTES))
+    with socket.create_server(("", port)) as listener:
+        for _ in range(connections):
+            connection, _ = listener.accept()
+            with connection:
+                take_batches(connection, memory)
+
+
+def take_batches(connection: socket.socket, memory: memoryview) -> None:
+    while length := connection.recv(LENGTH.size, socket.MSG_WAITALL):
+        left, = LENGTH.unpack(length)
+        used = time.process_time()
+        while left > 0:
+            got = connection.recv_into(memory[:left])
+            if got == 0:
+                raise ConnectionError("the sender is gone")
+            left -= got
+        connection.sendall(SECONDS.pack(time.process_time() - used))
+
+
+def connect(to: str, port: int) -> socket.socket:
+    """Connects, once the receiver listens."""
+    give_up = time.monotonic() + START_SECONDS
     while True:
-        connection, _ = listener.accept()
-        with connection:
-            while length := connection.recv(LENGTH.size, socket.MSG_WAITALL):
-                left, = LENGTH.unpack(length)
-                used = time.process_time()
-                while left > 0:
-                    got = connection.recv_into(memory[:left])
-                    if got == 0:
-                        raise ConnectionError("the sender is gone")
-                    left -= got
-                connection.sendall(SECONDS.pack(time.process_time() - used))
-
-
-@contextlib.contextmanager
-def receiver(path: str, port: int) -> Iterator[None]:
-    with listen(path, port) as listener:
-        process = multiprocessing.get_context("fork").Process(
-            target=receive, args=(listener,), daemon=True)
-        process.start()
-    try:
-        yield
-    finally:
-        process.kill()
-        process.join()
+        try:
+            return socket.create_connection((to, port))
+        except ConnectionRefusedError:
+            if time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 class Sender:
@@ -144,11 +123,10 @@ class Sender:
                         self.copied += (last - first + 1) * (code & CODE_COPIED)
 
 
-def measure(args: report.Args, line: str, path: str, to: str,
+def measure(args: report.Args, line: str, to: str,
             write_bytes: int) -> report.Row:
     """Plain and zero-copy batches in turn, after one of each to warm up."""
-    with socket_in(path) as connection:
-        connection.connect((to, args.port))
+    with connect(to, args.port) as connection:
         sender = Sender(connection, args.megabytes << 20)
         rounds = [[*sender.batch(write_bytes, False),
                    *sender.batch(write_bytes, True)]
@@ -167,22 +145,30 @@ def measure(args: report.Args, line: str, path: str, to: str,
                             max(row["zero_sender_seconds"], 1e-9)}
 
 
-def send(args: report.Args, line: str, path: str, to: str) -> list[report.Row]:
-    return [measure(args, line, path, to, size) for size in args.sizes]
+def send(args: report.Args, line: str, to: str) -> list[report.Row]:
+    return [measure(args, line, to, size) for size in args.sizes]
+
+
+def rank_main(rank: int, args: report.Args, line: str,
+              to: str) -> list[report.Row]:
+    """Rank 0 receives what rank 1 sends."""
+    if rank == 0:
+        receive(args.port, len(args.sizes))
+        return []
+    return send(args, line, to)
 
 
 def on_this_host(args: report.Args) -> list[report.Row]:
-    with receiver("", args.port):
-        rows = send(args, "loopback", "", "127.0.0.1")
-    try:
-        # The kernel's shaper does not hold this rate up.
-        network = Network(2, args.gbps)
-    except OSError as error:
-        print(f"SKIPPED: veth pairs: {error}")
-        return rows
-    with network, receiver(network.paths[0], args.port):
-        return rows + send(args, f"veth, {args.gbps:g} Gb/s", network.paths[1],
-                           "10.77.0.1")
+    rows = []
+    # The kernel's shaper does not hold this rate up.
+    for line, gbps in ("loopback", None), (f"veth, {args.gbps:g} Gb/s", args.gbps):
+        try:
+            with Network(2, gbps) as network:
+                rows += run_functions(rank_main, network, args, line,
+                                      network.address)[1]
+        except OSError as error:
+            print(f"SKIPPED: {line}: {error}")
+    return rows
 
 
 def options(add: report.Add) -> None:
@@ -201,10 +187,9 @@ def options(add: report.Add) -> None:
 def main(args: report.Args) -> None:
     if args.receive:
         with contextlib.suppress(KeyboardInterrupt):
-            receive(listen("", args.port))
+            receive(args.port, sys.maxsize)
         return
-    rows = (send(args, "network", "", args.to) if args.to
-            else on_this_host(args))
+    rows = send(args, "network", args.to) if args.to else on_this_host(args)
     print(report.table(rows, {
         "line": "{line}", "write bytes": "{write_bytes}",
         "plain Gb/s": "{plain_gbps:.1f}", "zero-copy": "{zero_gbps:.1f}",

@@ -24,6 +24,11 @@ std::optional<DType> ParseDType(std::string_view name) {
   return std::nullopt;
 }
 
+std::optional<DType> ParseGradientType(std::string_view name) {
+  const std::optional<DType> type = ParseDType(name);
+  return type && IsGradientType(*type) ? type : std::nullopt;
+}
+
 std::string_view GradientTypeNames() {
   static const std::string names = [] {
     std::vector<std::string_view> all;

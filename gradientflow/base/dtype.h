@@ -17,6 +17,8 @@ using kernels::TraitsOf;
 // The name in kernels::kDTypeTraits, or "unknown dtype".
 std::string_view Name(DType type);
 std::optional<DType> ParseDType(std::string_view name);
+// The same for the types that IsGradientType() only.
+std::optional<DType> ParseGradientType(std::string_view name);
 // "float32, float16 or bfloat16": the types that IsGradientType(). Static
 // storage.
 std::string_view GradientTypeNames();

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <set>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -37,28 +36,9 @@ std::uint64_t SyncsIn(const Schedule& schedule) {
   return syncs;
 }
 
-// Slots have one layout, so either all ranks place messages on each other or
-// the columns between hosts do.
-PlacedLayout LayoutOf(const CallGroup& all, const ExecutorOptions& options) {
-  if (all.all_place) {
-    return PlacedLayoutFor(all.size, options.segment_bytes,
-                           options.segments_in_flight);
-  }
-  return PlacedLayoutBetween(HostMap(all.size, all.topology).hosts(), all.size,
-                             options.segment_bytes, options.segments_in_flight);
-}
-
-Group PlacingGroup(const CallGroup& all) {
-  if (all.all_place) return AllRanks(all.rank, all.size);
-  const auto hosts = RanksOfHosts(all.topology);
-  return ColumnOf(PlaceOf(all.rank, hosts), hosts);
-}
-
 Cutting CuttingOf(const CallGroup& group, const ExecutorOptions& options) {
   Cutting cutting{options.segment_bytes, options.segments_in_flight};
-  if (group.hosts_place) {
-    cutting.placed_bytes = LayoutOf(group, options).part_bytes;
-  }
+  cutting.placed_bytes = PlacedBytes(group, cutting);
   return cutting;
 }
 
@@ -71,14 +51,13 @@ Executor::Executor(const ExecutorArgs& args, const CallGroup& all,
       mailboxes_(args.arena),
       segment_args_{*args.fabric, args.arena,           *args.kernels, slabs_,
                     mailboxes_,   &Executor::OnMessage, this} {
-  if (args.places != nullptr && (all.all_place || all.hosts_place)) {
-    placed_ = std::make_unique<PlacedSlots>(
-        *args.places, *args.fabric, LayoutOf(all, options), PlacingGroup(all));
-  }
-  auto calls = std::make_unique<GroupCalls>(all, costs, CuttingOf(all, options),
-                                            options.algorithm);
+  const Cutting cutting = CuttingOf(all, options);
+  auto calls =
+      std::make_unique<GroupCalls>(all, costs, cutting, options.algorithm);
   all_ = calls.get();
   groups_[all.id] = std::move(calls);
+  placed_ = std::make_unique<PlacedCalls>(args.places, *args.fabric,
+                                          all_->group, cutting);
 }
 
 Executor::~Executor() = default;
@@ -124,25 +103,6 @@ Status Executor::CloseGroup(GroupId id) {
   return Status();
 }
 
-// Ranks of one host that share memory are not linked by RDMA.
-bool Executor::LendPlaces(const std::vector<int>& ranks) {
-  const CallGroup& all = all_->group;
-  if (placed_ == nullptr || ranks.size() < 2) return false;
-  if (!all.all_place) {
-    std::set<int> hosts;
-    for (const int rank : ranks) {
-      hosts.insert(all.topology.host[static_cast<std::size_t>(rank)]);
-    }
-    if (!all.hosts_place || hosts.size() < ranks.size()) return false;
-  }
-  Group group;
-  group.members = ranks;
-  return placed_->BeginGroup(
-      PlacedLayoutOfGroup(group.size(), all.size, options_.segment_bytes,
-                          options_.segments_in_flight),
-      group);
-}
-
 void Executor::UsePlaces(GroupId id) {
   GroupCalls* const calls = Find(id);
   calls->group.gradients_place = true;
@@ -150,18 +110,11 @@ void Executor::UsePlaces(GroupId id) {
 }
 
 void Executor::EndPlaces(GroupId id) {
-  placed_->EndGroup();
+  placed_->TakeBack();
   GroupCalls* const calls = Find(id);
   if (calls == nullptr) return;
   calls->group.gradients_place = false;
   calls->planner.Forget();
-}
-
-// Where segments of such calls are placed, if they are.
-int Executor::WindowOf(const CallGroup& group, Channel channel) const {
-  if (placed_ == nullptr) return kNoWindow;
-  if (&group == &all_->group) return static_cast<int>(channel);
-  return group.HasPlaces(channel) ? kGroupWindow : kNoWindow;
 }
 
 void Executor::SetCosts(const CostModels& costs) {
@@ -198,8 +151,7 @@ void Executor::Prepare(GroupCalls* calls, Operation* operation) {
   op.group = &calls->group;
   op.plan = calls->planner.Plan(op.call);
   op.bytes_sent = &calls->bytes_sent(op.call.channel);
-  op.window = WindowOf(calls->group, op.call.channel);
-  if (op.window != kNoWindow) placed_->CallBegins(op.window);
+  op.window = placed_->CallBegins(calls->group, op.call.channel);
   op.signature = SignatureOf(op.call, op.plan);
   op.launched = op.finished = op.messages = 0;
   op.flags = 0;
@@ -402,9 +354,7 @@ void Executor::Finish(const Operation& operation) {
   args_.fabric->CallDone(operation.group->id,
                          static_cast<int>(operation.call.channel),
                          operation.sequence);
-  if (operation.window != kNoWindow) {
-    placed_->CallDone(operation.window, operation.sequence);
-  }
+  placed_->CallDone(operation.window, operation.sequence);
   ended_.Add(operation.done, operation.flags, Status());
 }
 
@@ -412,8 +362,8 @@ bool Executor::Busy(GroupId id, Channel channel) const {
   return !Find(id)->queue(channel).empty();
 }
 
-// Links are those of all calls, so what is written for others meanwhile is in
-// the numbers, too.
+// All calls share the links, so the numbers include what was written for other
+// calls meanwhile.
 void Executor::Trace(const Operation& operation) const {
   const CallPlan& plan = operation.plan;
   std::string how = StrCat(plan.segments, " segments, ", Name(plan.algorithm),
@@ -435,9 +385,8 @@ void Executor::TrimScratch(Clock::Time now) {
   for (const auto& segment : segments_.all()) segment->Trim();
 }
 
-// The fabric finds the calls that wait for a message of a departed rank. Calls
-// that wait for such a rank at a kSync, or for what it is to place, are found
-// here.
+// The fabric finds the calls that wait for a message of a departed rank. This
+// finds those that wait for such a rank at a kSync, or for what it is to place.
 void Executor::FailIfDeparted() {
   std::vector<int> ranks;
   for (const CallQueue* queue : busy_) queue->AddAwaited(&ranks);
@@ -456,7 +405,7 @@ void Executor::FailAll(const Status& why) {
     segment->Retract();
     segment->Reset();
   }
-  if (placed_ != nullptr) placed_->Abandon();
+  placed_->Abandon();
   running_ = 0;
   for (CallQueue* queue : busy_) queue->FailAll(why, &ended_);
   busy_.clear();

@@ -11,7 +11,7 @@
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/collective.h"
 #include "gradientflow/collectives/group_calls.h"
-#include "gradientflow/collectives/placed_slots.h"
+#include "gradientflow/collectives/placed_calls.h"
 #include "gradientflow/collectives/schedule_cache.h"
 #include "gradientflow/collectives/segment.h"
 #include "gradientflow/collectives/segment_pool.h"
@@ -32,7 +32,8 @@ struct ExecutorOptions {
   const CollectiveAlgorithm* algorithm = nullptr;
   bool trace = false;  // Logs a line for each collective.
   // How often a segment looks for its peers at a sync before the executor does
-  // anything else, if no other segment runs. 1 unless each rank has a core.
+  // anything else, if no other segment runs. It is 1 unless each rank has a
+  // core of its own.
   int sync_looks = 1;
 };
 
@@ -95,12 +96,13 @@ class Executor final : public Collective {
   // Lends it to a group of `ranks`: these may place messages there from now on.
   // Returns false if it is lent or not quiet, or if some of them have no places
   // for each other.
-  bool LendPlaces(const std::vector<int>& ranks);
-  // Whether all has left that calls of a group before have sent there; it does
-  // so by itself. True if it is lent or kept, which is not waited for.
-  bool PlacesAreQuiet() const {
-    return placed_ == nullptr || placed_->GroupIsQuiet();
+  bool LendPlaces(const std::vector<int>& ranks) {
+    return placed_->Lend(ranks);
   }
+  // Returns false while something that earlier calls of a group have sent from
+  // there has yet to leave, which it does by itself. Returns true if it is
+  // lent, or if calls keep it, since waiting would not help.
+  bool PlacesAreQuiet() const { return placed_->IsQuiet(); }
   // All ranks of group `id` have lent it to the group: allreduces on
   // Channel::kGradients may be placed. REQUIRES that all ranks do so, and that
   // none is in flight.
@@ -153,7 +155,6 @@ class Executor final : public Collective {
 
  private:
   GroupCalls* Find(GroupId id) const;
-  int WindowOf(const CallGroup& group, Channel channel) const;
   void Prepare(GroupCalls* calls, Operation* operation);
   bool RunsAlone(const Operation& operation) const;
   void LaunchAlone(Operation* operation);
@@ -178,7 +179,7 @@ class Executor final : public Collective {
   Mailboxes mailboxes_;
   std::uint64_t advances_ = 0;
   SegmentArgs segment_args_;
-  std::unique_ptr<PlacedSlots> placed_;  // May be null.
+  std::unique_ptr<PlacedCalls> placed_;
   // Includes group 0, which is all_.
   std::unordered_map<GroupId, std::unique_ptr<GroupCalls>> groups_;
   GroupCalls* all_ = nullptr;

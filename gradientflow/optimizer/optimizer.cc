@@ -111,8 +111,9 @@ Status Optimizer::Validate(const OptimizerOptions& config,
                            std::span<float* const> weights) const {
   GF_RETURN_IF_ERROR(CheckConfig(config));
   if (!IsGradientType(gradients.type)) {
-    return Invalid(StrCat("optimizer: expected gradients of float32, float16 ",
-                          "or bfloat16, seen ", Name(gradients.type)));
+    return Invalid(StrCat("optimizer: expected gradients of ",
+                          GradientTypeNames(), ", seen ",
+                          Name(gradients.type)));
   }
   if (gradients.pool == nullptr && !gradients.extents.empty()) {
     return Invalid("optimizer: expected a pool, seen a null pointer");

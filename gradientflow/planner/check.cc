@@ -4,8 +4,11 @@
 #include <cmath>
 #include <cstddef>
 #include <limits>
+#include <optional>
+#include <string_view>
 #include <utility>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/buckets/bucket_size.h"
 #include "gradientflow/planner/quantile.h"
@@ -28,19 +31,18 @@ Exchange ReadExchange(const CsvTable& table, std::size_t row, Status* status) {
   const std::string overlap = At(table, row, "overlap", "1", status);
   const std::string bucket = table.Text(row, "bucket_bytes", status);
   if (!status->ok()) return exchange;
-  const auto refuse = [&](const char* column, const char* expected,
+  const auto refuse = [&](const char* column, std::string_view expected,
                           const std::string& seen) {
     *status = {StatusCode::kInvalidArgument,
                StrCat("row ", row + 1, ": ", column, ": expected ", expected,
                       ", seen ", seen)};
   };
   if (mode != "dense" && mode != "csc") refuse("mode", "dense or csc", mode);
-  if (wire != "float32" && wire != "float16" && wire != "bfloat16") {
-    refuse("wire", "float32, float16 or bfloat16", wire);
-  }
+  const std::optional<DType> type = ParseGradientType(wire);
+  if (!type) refuse("wire", GradientTypeNames(), wire);
   if (overlap != "0" && overlap != "1") refuse("overlap", "0 or 1", overlap);
   exchange.csc = mode == "csc";
-  exchange.wire_element_bytes = wire == "float32" ? 4 : 2;
+  exchange.wire_element_bytes = SizeOf(type.value_or(DType::kFloat32));
   exchange.overlap = overlap == "1";
   if (table.Has("sparsity") && exchange.csc) {
     exchange.sparsity = table.Number(row, "sparsity", status);

@@ -1,7 +1,9 @@
 #include "gradientflow/planner/profile.h"
 
+#include <string>
 #include <utility>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/planner/json_fields.h"
 
 namespace gradientflow::planner {
@@ -25,9 +27,8 @@ Result<Profile> ParseProfile(std::string_view text) {
     profile.model = fields.Text("model");
     profile.device = fields.Text("device");
     profile.dtype = fields.Text("dtype");
-    if (profile.dtype != "float32" && profile.dtype != "float16" &&
-        profile.dtype != "bfloat16") {
-      fields.Expected("dtype", "float32, float16 or bfloat16");
+    if (!ParseGradientType(profile.dtype)) {
+      fields.Expected("dtype", std::string(GradientTypeNames()));
     }
     profile.batch_samples = fields.Count("batch_samples");
     profile.ranks = fields.Count("ranks", 1);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "gradientflow/base/dtype.h"
 #include "gradientflow/buckets/bucket_size.h"
 
 namespace gradientflow::planner {
@@ -131,7 +132,8 @@ Workload WorkloadFrom(const Profile& profile) {
   workload.compute_seconds =
       std::max(profile.compute_seconds(), workload.backward_seconds);
   workload.spread_fraction = profile.spread_fraction();
-  workload.pool_element_bytes = profile.dtype == "float32" ? 4 : 2;
+  workload.pool_element_bytes =
+      SizeOf(ParseGradientType(profile.dtype).value_or(DType::kFloat32));
   workload.batch_samples = static_cast<double>(profile.batch_samples);
   return workload;
 }

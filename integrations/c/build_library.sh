@@ -86,7 +86,7 @@ while ((running-- > 0)); do wait -n || exit 1; done
 
 # One file to copy: it contains libstdc++ and exports gf_* only. Programs keep to
 # libraries of the major version that they were linked with.
-major=$(sed -n 's/^#define GF_VERSION_MAJOR //p' integrations/c/gradientflow.h)
+major=$(sed -n 's/^#define GF_VERSION_MAJOR //p' integrations/c/gradientflow_base.h)
 [[ $major =~ ^[0-9]+$ ]] || fail "the header states no version"
 mkdir -p "$(dirname "$out")"
 "${compiler[@]}" -shared "${added[@]}" -o "$objects/library" "$objects"/*.o \

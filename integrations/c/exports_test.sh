@@ -18,7 +18,7 @@ if ! diff <(echo "$declared") <(echo "$exported"); then
   rc=1
 fi
 
-major=$(sed -n 's/^#define GF_VERSION_MAJOR //p' "$1")
+major=$(cat "$@" | sed -n 's/^#define GF_VERSION_MAJOR //p')
 if ! readelf -d "$library" | grep -qF "(SONAME)" ||
   ! readelf -d "$library" | grep -qF "[libgradientflow.so.$major]"; then
   echo "expected the SONAME libgradientflow.so.$major"

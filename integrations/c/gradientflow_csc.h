@@ -5,7 +5,7 @@
 #ifndef INTEGRATIONS_C_GRADIENTFLOW_CSC_H_
 #define INTEGRATIONS_C_GRADIENTFLOW_CSC_H_
 
-#include "gradientflow.h"
+#include "gradientflow_base.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
 #ifndef INTEGRATIONS_C_GRADIENTFLOW_PROFILE_H_
 #define INTEGRATIONS_C_GRADIENTFLOW_PROFILE_H_
 
-#include "gradientflow.h"
+#include "gradientflow_base.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -33,7 +33,7 @@ prefix=${1%/}
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=${DESTDIR-}$prefix
 
-part() { sed -n "s/^#define GF_VERSION_$1 //p" "$here/gradientflow.h"; }
+part() { sed -n "s/^#define GF_VERSION_$1 //p" "$here/gradientflow_base.h"; }
 major=$(part MAJOR)
 version=$major.$(part MINOR).0
 [[ $version =~ ^[0-9]+\.[0-9]+\.0$ ]] || fail "the header states no version"

@@ -31,7 +31,7 @@ class NotFound(Exception):
 
 def header_version() -> int:
     """Returns the version of the header in this checkout: major * 1000 + minor."""
-    header = _C_API / "gradientflow.h"
+    header = _C_API / "gradientflow_base.h"
     if not header.is_file():
         raise NotFound(
             f"{header} is missing: build from a checkout of GradientFlow, of"

@@ -36,7 +36,11 @@ TEST(DTypes, StandInTheirTableByNumber) {
     const bool named =
         GradientTypeNames().find(traits.name) != std::string_view::npos;
     EXPECT_EQ(named, traits.is_gradient) << traits.name;
+    EXPECT_EQ(ParseGradientType(traits.name).has_value(), traits.is_gradient)
+        << traits.name;
   }
+  EXPECT_EQ(ParseGradientType("float16"), DType::kFloat16);
+  EXPECT_EQ(ParseGradientType("float17"), std::nullopt);
   EXPECT_FALSE(TraitsOf(DType::kFloat32).narrow_sums);
   EXPECT_TRUE(TraitsOf(DType::kFloat16).narrow_sums);
   EXPECT_FALSE(kernels::IsDType(static_cast<DType>(kernels::kDTypes)));

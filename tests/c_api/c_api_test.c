@@ -6,10 +6,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "integrations/c/gradientflow.h"
 #include "integrations/c/gradientflow_csc.h"
 
 enum { RANKS = 3, TENSORS = 3, CHUNK = 10 };

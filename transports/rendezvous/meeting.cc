@@ -18,8 +18,8 @@ using std::chrono::milliseconds;
 // How often a rank renews its join.r, and how long it may fail to do so: a file
 // server may stall it. Where renewals take longer than they should, others are
 // given more time, too.
-constexpr milliseconds kRenewEvery(200);
-constexpr milliseconds kSilence(2000);
+constexpr milliseconds kRenewEvery(100);
+constexpr milliseconds kSilence(800);
 constexpr int kMissedRenewals = 4;
 // The most that counts between two looks, since this process may have been
 // stopped meanwhile, or the file server: then nobody could be heard.

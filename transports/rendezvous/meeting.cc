@@ -18,8 +18,8 @@ using std::chrono::milliseconds;
 // How often a rank renews its join.r, and how long it may fail to do so: a file
 // server may stall it. Where renewals take longer than they should, others are
 // given more time, too.
-constexpr milliseconds kRenewEvery(200);
-constexpr milliseconds kSilence(2000);
+constexpr milliseconds kRenewEvery(100);
+constexpr milliseconds kSilence(800);
 constexpr int kMissedRenewals = 4;
 // The most of the time between two looks that counts as silence. This process
 // or the file server may have been stopped meanwhile, and then no sign of life

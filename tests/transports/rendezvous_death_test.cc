@@ -197,7 +197,7 @@ TEST_P(HiddenDeaths, AreSeenAtOnceAndNamed) {
 // As if its host had ended, or the file system had no locks: it renews its file
 // no more. Before that it is seen to live for longer than its silence may last.
 TEST_P(HiddenDeaths, ShowInSilence) {
-  ExpectNamed(milliseconds(1500), &Victim::Stop, 1.6);
+  ExpectNamed(milliseconds(1500), &Victim::Stop, 3);
 }
 
 // While rank 0 is stopped, rank 1 loses its patience, and comes again: rank 0

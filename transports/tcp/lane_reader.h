@@ -114,16 +114,10 @@ class LaneReader {
   bool refused_ = false;
   Status why_;
 
-  // If a peer is a call ahead, two small messages wait here, perhaps with
-  // messages that have no payload. One read should find room for all of them.
-  static constexpr std::size_t kSmallBytes = std::size_t{4} << 10;
-  static constexpr std::size_t kBufferBytes =
-      2 * kSmallBytes + 4 * kHeaderBytes;
-
   // Bytes [begin_, end_) of the buffer were read ahead.
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
-  std::array<std::byte, kBufferBytes> buffer_;
+  std::array<std::byte, std::size_t{8} << 10> buffer_;
 };
 
 }  // namespace gradientflow

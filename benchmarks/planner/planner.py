@@ -19,6 +19,7 @@ that were measured earlier are predicted again from the probes there, by the mod
 as it is now.
 """
 
+import datetime
 import itertools
 import json
 import pathlib
@@ -123,7 +124,11 @@ def run_cell(args: report.Args, model: str, link: float, ranks: int,
     with (Network(ranks, link) as network,
           tempfile.TemporaryDirectory() as folder):
         file = probe_file(args.probes or pathlib.Path(folder), link, ranks)
-        if not file.exists():
+        if file.exists():
+            made = datetime.datetime.fromtimestamp(file.stat().st_mtime)
+            print(f"uses {file}, of {made:%Y-%m-%d %H:%M}", flush=True)
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
             probe(network, file, args.seconds)
         rows = []
         for wire in args.wires:  # One at a time, for the sake of memory.
@@ -201,6 +206,11 @@ def summarize(path: pathlib.Path, probes: pathlib.Path | None) -> None:
     """Prints what all rows of a file say together."""
     with open(path, encoding="utf-8") as file:
         rows = list(map(json.loads, file))
+    for number, row in enumerate(rows, 1):
+        missing = {"sweep", "wire", "plan"} - row.keys()
+        if missing:
+            sys.exit(f"{path}: row {number} has no {', '.join(sorted(missing))}; it "
+                     "was measured before slices could be summed up")
     if probes is not None:
         rows = [predicted_again(row, probes) for row in rows]
     cells = cells_of(rows)

@@ -19,6 +19,7 @@ sys.path[:0] = [f"benchmarks/{name}" for name in
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
 import collectives  # noqa: E402
+import connecting  # noqa: E402
 import engine  # noqa: E402
 import faults  # noqa: E402
 import opening  # noqa: E402
@@ -119,7 +120,7 @@ class Planner(unittest.TestCase):
     @staticmethod
     def row(mode, measured, predicted, ranks=2):
         return {"sweep": False, "model": "m", "link_gbps": 1.0, "ranks": ranks,
-                "wire": mode.split(",")[0], "mode": mode,
+                "wire": mode.split(",")[0], "mode": mode, "plan": {},
                 "measured_ms": measured, "predicted_ms": predicted,
                 "error": predicted / measured - 1}
 
@@ -137,6 +138,15 @@ class Planner(unittest.TestCase):
         self.assertAlmostEqual(line["csc"], -0.02)
         # Two of the three pairs differ by more than 10 %.
         self.assertEqual(line["pairs"], "2/2")
+
+    def test_sum_refuses_rows_without_what_it_needs(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows"
+            old = {"model": "m", "mode": "dense, lazy", "plan": {}, "wire": "dense"}
+            path.write_text(json.dumps(old) + "\n")
+            with self.assertRaises(SystemExit) as end:
+                planner.summarize(path, None)
+            self.assertIn("row 1 has no sweep", str(end.exception.code))
 
     def test_sum_reads_what_json_wrote(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -193,6 +203,24 @@ class Faults(unittest.TestCase):
         with self.assertRaises(SystemExit) as end:
             run(faults, "--count", "6", "--verbose")
         self.assertFalse(end.exception.code)
+
+
+class Connecting(unittest.TestCase):
+    def test_survivors_name_a_rank_that_died(self):
+        with self.assertRaises(SystemExit) as end:
+            run(connecting, "--ranks", "4", "--jobs", "2", "--victims", "2",
+                "--seed", "3")
+        self.assertFalse(end.exception.code)
+
+    def test_an_error_names_a_victim_or_says_who_did_not_come(self):
+        late = "rendezvous at a:1: ranks 0, 3-5 of 8 did not join in time"
+        self.assertEqual(connecting.absent(late), [0, 3, 4, 5])
+        self.assertTrue(connecting.explains(late, [4, 6]))
+        self.assertFalse(connecting.explains(late, [6]))
+        self.assertTrue(connecting.explains(
+            "rank 3 joined, but had no word from rank 0 in time", [1]))
+        self.assertTrue(connecting.explains("rank 5 (10.0.0.1) has ended", [5]))
+        self.assertFalse(connecting.explains("rank 55 (10.0.0.1) has ended", [5]))
 
 
 class Opening(unittest.TestCase):

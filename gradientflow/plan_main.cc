@@ -296,7 +296,7 @@ std::vector<std::pair<CLI::App*, Command>> AddCommands(CLI::App* app,
       ->delimiter(',')
       ->check(CLI::Range(1, kMostRanks));
   CLI::App* advise = app->add_subcommand(
-      "advise", "How many hosts to rent, and what the answer hangs on");
+      "advise", "How many hosts to rent, and what the answer depends on");
   AddFiles(advise, to);
   AddCluster(advise, to);
   advise->add_option("--price", to->price, "What a node costs")->required();
@@ -313,7 +313,7 @@ std::vector<std::pair<CLI::App*, Command>> AddCommands(CLI::App* app,
   usl->add_option("--ranks", to->usl_ranks, "The law's rates of these")
       ->delimiter(',');
   CLI::App* check =
-      app->add_subcommand("check", "What was predicted beside what came");
+      app->add_subcommand("check", "Predictions compared with measured runs");
   AddFiles(check, to);
   check->add_option("--csv", to->csv, "Runs that were made")->required();
   check

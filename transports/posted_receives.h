@@ -26,9 +26,9 @@ class PostedReceives {
   std::size_t count() const { return count_; }
 
   // Reads what has come on the lane of the only receive, and sets `*moved` if
-  // anything has. Returns false if the Poller has to be asked as well. That is
-  // so now and then in any case, since other peers may have sent what no
-  // receive awaits.
+  // anything has. Returns false if the Poller has to be asked as well. It
+  // also returns false now and then in any case, since other peers may have
+  // sent what no receive awaits.
   bool Look(bool* moved) {
     if (count_ != 1 || only_from_ == nullptr || !only_from_->up()) return false;
     Link& link = *only_from_->link();

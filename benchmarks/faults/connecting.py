@@ -4,8 +4,8 @@
 All survivors must end with an error that names one of the killed ranks. The others
 wait for a rank that is killed before it joins until the time to join is over, and so
 does a rank that joins when the others have gone; such jobs are counted apart. The
-time of a job is that of its last survivor, from the first death. Beside it stands how
-busy the cores were meanwhile: where they were busy all the time, the ranks did not
+time of a job is that of its last survivor, from the first death. The row also says
+how busy the cores were meanwhile: where they were busy all the time, the ranks did not
 wait for a clock of ours but for a core, and a machine with more cores is faster. A
 survivor that is told late and one that is slow to end look alike from outside, so the
 median survivor's time is there as well.

@@ -5,7 +5,7 @@
   plot.py predictions.json picture.svg          samples per second against ranks
   plot.py predictions.json picture.svg --of efficiency
 
-A prediction's band holds 80 % of the cases. A hollow point hangs on something that
+A prediction's band holds 80 % of the cases. A hollow point depends on something that
 was not measured.
 
 Of measured steps (scaling.py --plot) it draws the speedup. There is a panel per

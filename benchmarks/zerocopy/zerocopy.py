@@ -160,7 +160,7 @@ def rank_main(rank: int, args: report.Args, line: str,
 
 def on_this_host(args: report.Args) -> list[report.Row]:
     rows = []
-    # The kernel's shaper does not hold this rate up.
+    # The kernel's shaper cannot keep up this rate.
     for line, gbps in ("loopback", None), (f"veth, {args.gbps:g} Gb/s", args.gbps):
         try:
             with Network(2, gbps) as network:

@@ -17,7 +17,7 @@ using kernels::TraitsOf;
 // The name in kernels::kDTypeTraits, or "unknown dtype".
 std::string_view Name(DType type);
 std::optional<DType> ParseDType(std::string_view name);
-// The same for the types that IsGradientType() only.
+// The same, but only for types for which IsGradientType() holds.
 std::optional<DType> ParseGradientType(std::string_view name);
 // "float32, float16 or bfloat16": the types that IsGradientType(). Static
 // storage.

@@ -18,7 +18,7 @@
 namespace gradientflow {
 namespace {
 
-// How many decisions a planner remembers: so many, and so many more for each
+// How many decisions a planner remembers: this many, plus this many for each
 // rank, since decisions on trees depend on the root.
 constexpr std::size_t kDecisionsKept = 256;
 constexpr std::size_t kDecisionsKeptPerRank = 4;

@@ -189,7 +189,7 @@ class CallPlanner {
   // REQUIRES a call that ValidateCall() accepts.
   CallPlan Plan(const CollectiveCall& call);
   // Returns the question to which the algorithms' prices are answers. REQUIRES
-  // the same.
+  // what Plan() requires.
   CallQuestion QuestionOf(const CollectiveCall& call) const;
 
   // To be called when the group's memory or places have changed.

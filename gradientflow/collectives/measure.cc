@@ -99,8 +99,8 @@ class Exchanges {
     int more = 1;  // Batches of a pass after the first, which warms up then.
     double* seconds = nullptr;  // Of one exchange: the result.
   };
-  // Leads from a rank to the one that is so many hosts and places further on,
-  // both counted around. Only places that both hosts have take part.
+  // Leads from a rank to the one that is this many hosts and places further on,
+  // wrapping around in both. Only places that both hosts have take part.
   struct Shift {
     int hosts = 0;
     int locals = 0;

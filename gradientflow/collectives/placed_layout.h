@@ -58,7 +58,7 @@ struct PlacedLayout {
 // Returns the layout for segments of all ranks, by the settings `segment_bytes`
 // and `segments_in_flight`. There are as many slots as segments in flight,
 // unless a rank would have more than 64 MB registered, with what links need. A
-// group gets as many of what is left, at least two.
+// group gets the same number from what is left, but at least two.
 PlacedLayout PlacedLayoutFor(int ranks, std::size_t segment_bytes,
                              int segments_in_flight);
 

@@ -31,10 +31,10 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr int kSpinMicroseconds = 50;
-// So many looks take about a microsecond, depending on the core. Most often the
-// peer of a blocking call comes within that time. A round that finds nothing
-// ends with a system call that yields the core, and on a busy machine that
-// should not come later.
+// This many looks take about a microsecond, depending on the core. Most often
+// the peer of a blocking call comes within that time. A round that finds
+// nothing ends with a system call that yields the core, and on a busy machine
+// that should not come later.
 constexpr int kSyncLooks = 100;
 
 // Spinning pays only if each rank of this host has a core of its own.

@@ -316,9 +316,9 @@ constexpr std::array kRows = {
         kLogging, "profile", "a file name, or nothing",
         "Write what the model computes, for gradientflow_plan: when gradients "
         "are ready, and how long each part of a step takes. Rank 0 writes the "
-        "file, or each rank if %r stands for the rank in its name; a session "
-        "that is closed has written it, and one that is open does so now and "
-        "then. Each session of a process needs a name of its own, and so does "
+        "file, or each rank if %r stands for the rank in its name: from "
+        "time to time while the session is open, and as it closes. Each "
+        "session of a process needs a name of its own, and so does "
         "each DDP with a hook of gradientflow.torch. If empty, none is "
         "written."),
     Row<c::Integer<&O::profile_batch, 0, kBillion>>(

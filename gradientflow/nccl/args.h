@@ -53,9 +53,10 @@ struct NcclArgs {
   double abort_seconds = 5;    // For NCCL to give the buffers back.
   double culprit_seconds = 2;  // For `culprits` to say who broke NCCL.
   // How long a call waits until NCCL has accepted what other communicators
-  // began earlier on the device; see LaunchOrder. Ranks that start their calls
-  // in one order need it to be longer than one comes after another, those in
-  // different orders lose it whenever NCCL connects.
+  // began earlier on the device; see LaunchOrder. If ranks start their
+  // calls in one order, this must exceed the time by which one comes after
+  // another. If they start them in different orders, they lose this time
+  // whenever NCCL connects.
   double turn_seconds = 2;
 
   // Which side adds up 16-bit elements of more than two ranks. The same on all

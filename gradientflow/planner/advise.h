@@ -9,7 +9,7 @@
 #include "gradientflow/planner/predict.h"
 #include "gradientflow/planner/price.h"
 
-// How many hosts to rent, for how long, and what the answer hangs on.
+// How many hosts to rent, for how long, and what the answer depends on.
 namespace gradientflow::planner {
 
 // Listed hosts are rented in their order; all cost the same.

@@ -9,7 +9,7 @@
 #include "gradientflow/planner/predict.h"
 #include "gradientflow/planner/usl.h"
 
-// What was predicted beside what came.
+// Predictions compared with measured runs.
 namespace gradientflow::planner {
 
 // A row of the table "runs" of docs/planner.md.

@@ -162,10 +162,10 @@ GF_API gf_status gf_comm_reduce_scatter(gf_comm*, const void* input,
 GF_API gf_status gf_comm_all_to_all(gf_comm*, const void* input,
                                     const size_t* send_counts, void* output,
                                     const size_t* recv_counts, int32_t dtype);
-/* Sends `count` elements to each rank and receives as many from it: both
- * buffers have count * size elements. `count` is the same on all ranks, so that
- * small parts can travel together: log2 size messages per rank instead of size.
- * If one rank calls this function for an exchange, all ranks do. */
+/* Sends `count` elements to each rank and receives the same number from it:
+ * both buffers have count * size elements. `count` is the same on all ranks, so
+ * that small parts can travel together: log2 size messages per rank instead of
+ * size. If one rank calls this function for an exchange, all ranks do. */
 GF_API gf_status gf_comm_all_to_all_equal(gf_comm*, const void* input,
                                           void* output, size_t count,
                                           int32_t dtype);

@@ -82,7 +82,7 @@ typedef struct {
    * memory, bytes read from and written to other ranks' buffers, in the pool's
    * type. Other collectives count neither here nor in the times below. */
   uint64_t bytes_sent;
-  uint64_t selected_chunks; /* Of `chunks`; all of them when dense. */
+  uint64_t selected_chunks; /* Of the `chunks`, those that were sent. */
   uint64_t chunks;
   double backward_seconds; /* From the first to the last gradient. */
   double exposed_seconds;  /* From there to the end of communication. */
@@ -98,7 +98,7 @@ typedef struct {
    * sessions and collectives; 0 without such links. */
   uint64_t rdma_data_writes;    /* Writes with bytes of messages, */
   uint64_t rdma_control_writes; /* and those without. */
-  uint64_t rdma_bytes;          /* Of messages. */
+  uint64_t rdma_bytes;          /* Bytes of messages written. */
   int64_t rdma_retries; /* By the card, for all programs; -1 if not known. */
 } gf_step_stats;
 GF_API void gf_step_stats_init(gf_step_stats*);

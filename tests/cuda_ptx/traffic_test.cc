@@ -25,7 +25,7 @@ constexpr std::size_t kElements = kChunk * kChunks;
 // Slots, norms and partial sums, for each element.
 constexpr double kPerChunk = 0.05;
 
-// Expects that `launch` moves so many bytes for each element, on every
+// Expects that `launch` moves `wanted` bytes for each element, on every
 // architecture; these take turns.
 template <typename Launch>
 void ExpectBytes(double wanted, Launch launch) {

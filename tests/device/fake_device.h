@@ -113,7 +113,7 @@ class FakeDevice final : public Device {
   // Like a GPU: a launch that finds the device broken reports what broke it.
   Status KernelStatus(std::string_view kernel, int error) const override;
   bool Owns(const void* pointer) const override;
-  // Knows the device of SetOther() alone.
+  // Knows only the device of SetOther().
   bool IsOfAnother(const void* pointer) const override;
   // Null: there is none. `other` outlives this device. Not during calls.
   void SetOther(const FakeDevice* other) { other_ = other; }

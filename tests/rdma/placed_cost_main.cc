@@ -1,8 +1,8 @@
 // placed_cost CALLS: makes small allreduces by placed messages among 8 ranks of
 // this thread, on fake devices. callgrind counts what rank 0 executes in them,
 // without what happens inside the devices and the kernels that add elements;
-// placed_cost_test.sh says how. Prints the allocations and locks of rank 0 in
-// the second half of the calls, without the same.
+// placed_cost_test.sh says how. Prints how often rank 0 allocated and locked
+// in the second half of the calls, outside those devices and kernels.
 #include <array>
 #include <chrono>
 #include <cstddef>

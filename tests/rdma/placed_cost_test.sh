@@ -14,7 +14,7 @@ short=50 long=150
 
 said=$("$program" 1000) || exit 1
 echo "$said"
-# The devices take locks, so that they are counted at all shows.
+# The devices take locks: that these are counted shows that counting works.
 [[ $said =~ ^allocations\ 0,\ locks\ 0\;\ of\ the\ devices\ [1-9][0-9]*\ and\ [1-9] ]] || exit 1
 
 [[ $most != none ]] || {

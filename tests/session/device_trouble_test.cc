@@ -68,8 +68,8 @@ class DeviceTrouble : public ::testing::TestWithParam<Mode> {
     return session.communicator().Run(barrier);
   }
 
-  // Calls `trouble` on each rank after the first step, and makes more of them.
-  // Returns whether that ended the job; then each rank has an error.
+  // On each rank, calls `trouble` after the first step and then takes more
+  // steps. Returns whether that ended the job; then each rank has an error.
   template <typename Trouble>
   static bool FailsBy(const Job& job, Trouble trouble) {
     std::atomic<int> failed = 0;

@@ -21,7 +21,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kRenewEvery(100);
 constexpr milliseconds kSilence(800);
 constexpr int kMissedRenewals = 4;
-// The most of the time between two looks that counts as silence. This process
+// Of the time between two looks, at most this counts as silence. This process
 // or the file server may have been stopped meanwhile, and then no sign of life
 // could come through.
 constexpr milliseconds kMostBetweenLooks(100);

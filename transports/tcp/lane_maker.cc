@@ -25,8 +25,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// How long to wait after a higher rank has not kept lanes, since it has its own
-// under way.
+// How long to wait after a higher rank has refused lanes because it is making
+// its own.
 constexpr milliseconds kBackoff(50);
 // How often to look at a peer whose address is not known.
 constexpr milliseconds kLookEvery(100);

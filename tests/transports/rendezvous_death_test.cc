@@ -22,6 +22,7 @@
 #include "gradientflow/base/fd.h"
 #include "gradientflow/base/fork.h"
 #include "gradientflow/base/secret.h"
+#include "tests/transports/no_locks.h"
 #include "tests/transports/rendezvous_ranks.h"
 #include "transports/rendezvous/frames.h"
 
@@ -71,6 +72,7 @@ class Victim {
   }
   // Elsewhere: it neither runs nor ends.
   void Stop() { EXPECT_EQ(::kill(-pid_, SIGSTOP), 0); }
+  void GoOn() { EXPECT_EQ(::kill(-pid_, SIGCONT), 0); }
   pid_t pid() const { return pid_; }
   // Waits for the end of the process.
   int ExitCode() {
@@ -120,17 +122,17 @@ class Deaths : public ::testing::TestWithParam<int> {
     }
     return false;
   }
+  auto Rank(int rank) const {
+    return OptionsFor("file://" + directory_.string(), rank, 3, seconds(60));
+  }
   const fs::path directory_;
 };
 
 TEST_P(Deaths, AmongFilesAreSeenAtOnceAndNamed) {
-  const auto rank = [&](int r) {
-    return OptionsFor("file://" + directory_.string(), r, 3, seconds(60));
-  };
-  Victim victim([&] { static_cast<void>(Meet({rank(GetParam())})); });
+  Victim victim([&] { static_cast<void>(Meet({Rank(GetParam())})); });
   const int other = GetParam() == 0 ? 1 : 0;
   std::vector<Cards> results;
-  std::thread survivor([&] { results = Meet({rank(other)}); });
+  std::thread survivor([&] { results = Meet({Rank(other)}); });
   while (!HasJoined(other)) std::this_thread::yield();
   victim.Join();
   while (!HasJoined(GetParam())) std::this_thread::yield();
@@ -158,14 +160,11 @@ class HiddenDeaths : public Deaths {
   }
   void ExpectNamed(milliseconds seen_for, void (Victim::*happen)(),
                    double within_seconds) {
-    const auto rank = [&](int r) {
-      return OptionsFor("file://" + directory_.string(), r, 3, seconds(60));
-    };
-    Victim victim([&] { static_cast<void>(Meet({rank(GetParam())})); },
+    Victim victim([&] { static_cast<void>(Meet({Rank(GetParam())})); },
                   Where::kElsewhere);
     const int other = GetParam() == 0 ? 1 : 0;
     auto survivor = std::async(std::launch::async,
-                               [&rank, other] { return Meet({rank(other)}); });
+                               [this, other] { return Meet({Rank(other)}); });
     while (!HasJoined(other)) std::this_thread::yield();
     victim.Join();
     while (!HasJoined(GetParam())) std::this_thread::yield();
@@ -194,10 +193,34 @@ TEST_P(HiddenDeaths, AreSeenAtOnceAndNamed) {
   ExpectNamed(milliseconds(300), &Victim::Kill, 1);
 }
 
-// As if its host had ended, or the file system had no locks: it renews its file
-// no more. Before that it is seen to live for longer than its silence may last.
+// As if its host had ended: it renews its file no more. Before that it is seen
+// to live for longer than its silence may last.
 TEST_P(HiddenDeaths, ShowInSilence) {
-  ExpectNamed(milliseconds(1500), &Victim::Stop, 3);
+  ExpectNamed(milliseconds(3000), &Victim::Stop, 3.5);
+}
+
+TEST_P(HiddenDeaths, ShowInSilenceWhereNoLocksAreSeen) {
+  const testing::NoLocks no_locks;
+  ExpectNamed(milliseconds(1500), &Victim::Kill, 1.8);
+}
+
+// The lock shows that its host runs.
+TEST_P(HiddenDeaths, AreNotTakenFromAPause) {
+  Victim victim([&] { static_cast<void>(Meet({Rank(GetParam())})); },
+                Where::kElsewhere);
+  const int other = GetParam() == 0 ? 1 : 0;
+  auto survivor = std::async(std::launch::async,
+                             [this, other] { return Meet({Rank(other)}); });
+  while (!HasJoined(other)) std::this_thread::yield();
+  victim.Join();
+  while (!HasJoined(GetParam())) std::this_thread::yield();
+  EXPECT_EQ(survivor.wait_for(milliseconds(500)), std::future_status::timeout);
+  victim.Stop();
+  EXPECT_EQ(survivor.wait_for(milliseconds(1400)), std::future_status::timeout);
+  victim.GoOn();
+  EXPECT_EQ(survivor.wait_for(milliseconds(1000)), std::future_status::timeout);
+  victim.Kill();
+  EXPECT_FALSE(survivor.get()[0].ok());
 }
 
 // While rank 0 is stopped, rank 1 loses its patience, and comes again: rank 0

@@ -20,6 +20,9 @@ using std::chrono::milliseconds;
 // given more time, too.
 constexpr milliseconds kRenewEvery(100);
 constexpr milliseconds kSilence(800);
+// If its lock is seen, a rank may be paused, but has not ended unless its host
+// has.
+constexpr milliseconds kLockedSilence(2000);
 constexpr int kMissedRenewals = 4;
 // Of the time between two looks, at most this counts as silence. This process
 // or the file server may have been stopped meanwhile, and then no sign of life
@@ -171,7 +174,8 @@ void Meeting::SeeJoin(int rank) {
   it.ended = false;
   if (!it.entry || rank == this->rank()) return;
   if (!SeeEachOther(it.entry->process, process_)) {
-    const bool silent = IsSilent(it, before, look == Directory::Look::kRead);
+    const bool silent =
+        IsSilent(it, before, look == Directory::Look::kRead, held);
     it.ended = HasLetGo(it, held) || (silent && met_.empty());
     return;
   }
@@ -197,7 +201,8 @@ bool Meeting::HasLetGo(Joined& it, bool held) {
 // The interval before the first renewal does not count, since only a part of it
 // was watched: it does not show how rarely renewals are seen where times are
 // coarse or kept in a cache.
-bool Meeting::IsSilent(Joined& it, const std::string& before, bool renewed) {
+bool Meeting::IsSilent(Joined& it, const std::string& before, bool renewed,
+                       bool held) {
   if (renewed) {
     const Clock::Time silence = std::exchange(it.silence, Clock::Time(0));
     it.renewals = it.entry->nonce == before ? it.renewals + 1 : 0;
@@ -205,8 +210,8 @@ bool Meeting::IsSilent(Joined& it, const std::string& before, bool renewed) {
     it.alive = before;
     longest_silence_ = std::max(longest_silence_, silence);
   }
-  return it.alive == it.entry->nonce &&
-         it.silence > std::max<Clock::Time>(kSilence,
+  return it.renewals >= 2 && it.alive == it.entry->nonce &&
+         it.silence > std::max<Clock::Time>(held ? kLockedSilence : kSilence,
                                             longest_silence_ * kMissedRenewals);
 }
 

@@ -117,7 +117,7 @@ class Meeting {
   // For writers that cannot be seen from here. Returns whether the process let
   // its lock go.
   bool HasLetGo(Joined& it, bool held);
-  bool IsSilent(Joined& it, const std::string& before, bool renewed);
+  bool IsSilent(Joined& it, const std::string& before, bool renewed, bool held);
   // Renews this rank's join.r, if somebody needs that.
   void Renew(Clock::Time now);
   void SeeVerdict();

@@ -6,6 +6,14 @@
 #include <cstdlib>
 #include <new>
 
+// The sanitizers bring an operator new of their own, and count by themselves.
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define GF_SANITIZED
+#include <sanitizer/allocator_interface.h>
+#endif
+#endif
+
 namespace {
 
 thread_local std::uint64_t allocations = 0;
@@ -37,7 +45,13 @@ void operator delete[](void* memory, std::size_t) noexcept { Free(memory); }
 namespace gradientflow::testing {
 
 std::uint64_t HeapAllocations() { return allocations; }
-std::size_t HeapBytes() { return in_use; }
+std::size_t HeapBytes() {
+#ifdef GF_SANITIZED
+  return __sanitizer_get_current_allocated_bytes();
+#else
+  return in_use;
+#endif
+}
 Uncounted::Uncounted() { ++paused; }
 Uncounted::~Uncounted() { --paused; }
 

@@ -137,19 +137,20 @@ double PipelineSeconds(const Price& segment, double segments, double window) {
 
 CostModel TypicalCostModel(bool hosts_share_memory) {
   // The values inside a host are those that benchmarks/collectives measures on
-  // two cores of a current server.
+  // two cores of a current server. Sums read what was just received, from the
+  // caches, whatever it came by.
   const LinkModel memory = {.latency_seconds = 2e-6,
                             .seconds_per_byte = 1e-10,
                             .reduce_seconds_per_byte = 4e-11,
                             .message_seconds = 5e-7};
   const LinkModel loopback = {.latency_seconds = 12e-6,
                               .seconds_per_byte = 3e-10,
-                              .reduce_seconds_per_byte = 1e-10,
+                              .reduce_seconds_per_byte = 4e-11,
                               .message_seconds = 4e-6};
   return {.inside = hosts_share_memory ? memory : loopback,
           .across = {.latency_seconds = 20e-6,
                      .seconds_per_byte = 8e-10,
-                     .reduce_seconds_per_byte = 1e-10,
+                     .reduce_seconds_per_byte = 4e-11,
                      .message_seconds = 2e-6}};
 }
 

@@ -236,30 +236,27 @@ void DevicePath::Deregister(void* data) {
   }
 }
 
-// Returns whether some of the call's elements are in the device's memory.
-bool DevicePath::Reaches(const CollectiveCall& call,
-                         const CallGroup& group) const {
-  const CallBuffers buffers = BuffersOf(call, group);
-  return (buffers.input > 0 && device_->Owns(call.input)) ||
-         (buffers.output > 0 && device_->Owns(call.output));
-}
-
-// Refuses memory of another device: the executor would read it as the host's,
-// and end the process.
-Status DevicePath::CheckPlaces(const CollectiveCall& call,
-                               const CallGroup& group) const {
+// Returns whether some of the call's elements are in the device's memory; an
+// error if some are in another's.
+Result<bool> DevicePath::Reaches(const CollectiveCall& call,
+                                 const CallGroup& group) const {
   const CallBuffers buffers = BuffersOf(call, group);
   const std::tuple<const char*, const void*, std::size_t> parts[] = {
       {"input", call.input, buffers.input},
       {"output", call.output, buffers.output}};
+  bool reaches = false;
   for (const auto& [name, data, count] : parts) {
-    if (count == 0 || !device_->IsOfAnother(data)) continue;
+    if (count == 0) continue;
+    const MemoryOwner owner = device_->OwnerOf(data);
+    reaches |= owner == MemoryOwner::kThisDevice;
+    if (owner != MemoryOwner::kOtherDevice) continue;
+    // The executor would read it as the host's, and end the process.
     return Status(StatusCode::kInvalidArgument,
                   StrCat(Name(call.kind), ": ", name, " is at ", data,
                          ", on another device than the communicator's, ",
                          device_->description()));
   }
-  return Status();
+  return reaches;
 }
 
 // Decides whether a call without elements on this rank goes to NCCL or to the
@@ -279,8 +276,9 @@ bool DevicePath::GoesToDeviceEmpty(const CollectiveCall& call,
 Status DevicePath::Start(const CollectiveCall& call, Done done) {
   Executor& executor = *opening_.executor;
   const CallGroup& group = *executor.FindGroup(call.group);
-  GF_RETURN_IF_ERROR(CheckPlaces(call, group));
-  const bool reaches = Reaches(call, group);
+  const Result<bool> found = Reaches(call, group);
+  if (!found.ok()) return found.status();
+  const bool reaches = found.value();
   if (call.group != 0) {
     if (reaches) {
       return Status(StatusCode::kUnimplemented,

@@ -119,8 +119,8 @@ class DevicePath final : public Driver::Client {
   Status MakeStaged(const DevicePathArgs& args);
   bool AwaitEnd(Stream& stream);
   bool Await(const Event& event);
-  bool Reaches(const CollectiveCall& call, const CallGroup& group) const;
-  Status CheckPlaces(const CollectiveCall& call, const CallGroup& group) const;
+  Result<bool> Reaches(const CollectiveCall& call,
+                       const CallGroup& group) const;
   bool GoesToDeviceEmpty(const CollectiveCall& call,
                          const CallGroup& group) const;
 

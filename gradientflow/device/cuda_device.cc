@@ -116,16 +116,12 @@ class CudaDevice final : public Device {
   Result<DmaBuf> ExportDmaBuf(const void* data, std::size_t bytes) override;
   Status FlushRemoteWrites() override;
   Status KernelStatus(std::string_view kernel, int error) const override;
-  bool Owns(const void* pointer) const override;
-  bool IsOfAnother(const void* pointer) const override;
+  MemoryOwner OwnerOf(const void* pointer) const override;
 
   // Returns OK if the kernels of this build run on the device.
   Status TryKernels();
 
  private:
-  // Returns all zeros if the driver does not know the address.
-  cudaPointerAttributes AttributesOf(const void* pointer) const;
-
   const CudaContext& context_;
   const Traits traits_;
   Mutex mutex_;  // One thread at a time submits to a stream.
@@ -233,30 +229,20 @@ Status CudaDevice::FlushRemoteWrites() {
   return Status();
 }
 
-cudaPointerAttributes CudaDevice::AttributesOf(const void* pointer) const {
-  cudaPointerAttributes attributes = {};
-  if (pointer == nullptr) return attributes;
+MemoryOwner CudaDevice::OwnerOf(const void* pointer) const {
+  if (pointer == nullptr) return MemoryOwner::kHost;
   const CurrentContext current(context_);
+  cudaPointerAttributes attributes = {};
   if (current.error() != cudaSuccess ||
       !Succeeded(cudaPointerGetAttributes(&attributes, pointer))) {
-    return {};
+    return MemoryOwner::kHost;
   }
-  return attributes;
-}
-
-bool CudaDevice::Owns(const void* pointer) const {
-  const cudaPointerAttributes attributes = AttributesOf(pointer);
   // Managed memory has no fixed place, so every device that can use it counts
   // as its owner.
-  if (attributes.type == cudaMemoryTypeManaged) return true;
-  return attributes.type == cudaMemoryTypeDevice &&
-         attributes.device == context_.index();
-}
-
-bool CudaDevice::IsOfAnother(const void* pointer) const {
-  const cudaPointerAttributes attributes = AttributesOf(pointer);
-  return attributes.type == cudaMemoryTypeDevice &&
-         attributes.device != context_.index();
+  if (attributes.type == cudaMemoryTypeManaged) return MemoryOwner::kThisDevice;
+  if (attributes.type != cudaMemoryTypeDevice) return MemoryOwner::kHost;
+  return attributes.device == context_.index() ? MemoryOwner::kThisDevice
+                                               : MemoryOwner::kOtherDevice;
 }
 
 Status CudaDevice::KernelStatus(std::string_view kernel, int error) const {

@@ -72,6 +72,9 @@ struct DmaBuf {
   std::uint64_t offset = 0;
 };
 
+// The host cannot read the memory of devices.
+enum class MemoryOwner : std::uint8_t { kHost, kThisDevice, kOtherDevice };
+
 // Memory, streams and kernels of one device. Implemented in cuda_device.h, and
 // in tests by a fake on the CPU whose streams are threads. Thread-safe.
 // Outlives everything that it made.
@@ -146,12 +149,12 @@ class Device {
                                           " failed with device error ", error)};
   }
 
-  // Returns whether `pointer` is memory of this device (not pinned host
-  // memory).
-  virtual bool Owns(const void* pointer) const = 0;
-  // Returns whether `pointer` is memory of another device, which the host
-  // cannot read.
-  virtual bool IsOfAnother(const void* pointer) const = 0;
+  // Returns whose memory `pointer` is. Pinned memory is the host's; a null
+  // pointer, and one that is not known, count as that, too.
+  virtual MemoryOwner OwnerOf(const void* pointer) const = 0;
+  bool Owns(const void* pointer) const {
+    return OwnerOf(pointer) == MemoryOwner::kThisDevice;
+  }
 };
 
 }  // namespace gradientflow

@@ -291,10 +291,10 @@ TEST(CudaDeviceTest, DevicesAreToldApart) {
   const auto memory = zero->Allocate(10).value();
   EXPECT_TRUE(zero->Owns(memory.get()));
   EXPECT_FALSE(one->Owns(memory.get()));
-  EXPECT_FALSE(zero->IsOfAnother(memory.get()));
-  EXPECT_TRUE(one->IsOfAnother(memory.get()));
-  EXPECT_FALSE(one->IsOfAnother(nullptr));
-  EXPECT_FALSE(one->IsOfAnother(&memory));
+  EXPECT_NE(zero->OwnerOf(memory.get()), MemoryOwner::kOtherDevice);
+  EXPECT_EQ(one->OwnerOf(memory.get()), MemoryOwner::kOtherDevice);
+  EXPECT_NE(one->OwnerOf(nullptr), MemoryOwner::kOtherDevice);
+  EXPECT_NE(one->OwnerOf(&memory), MemoryOwner::kOtherDevice);
   const auto event = zero->NewEvent().value();
   EXPECT_EQ(one->NewStream(false).value()->Record(event.get()).code(),
             StatusCode::kInvalidArgument);

@@ -200,14 +200,14 @@ Status FakeDevice::KernelStatus(std::string_view kernel, int error) const {
 
 int FakeDevice::CurrentOfThread() { return current_of_thread; }
 
-bool FakeDevice::Owns(const void* pointer) const {
-  const auto kind = state_->memory.Find("Owns", pointer, 1);
-  return kind.ok() && kind.value() == FakeMemory::Kind::kDevice;
-}
-
-bool FakeDevice::IsOfAnother(const void* pointer) const {
+MemoryOwner FakeDevice::OwnerOf(const void* pointer) const {
+  const auto kind = state_->memory.Find("OwnerOf", pointer, 1);
+  if (kind.ok() && kind.value() == FakeMemory::Kind::kDevice) {
+    return MemoryOwner::kThisDevice;
+  }
   const FakeDevice* other = other_.load();
-  return other != nullptr && other->Owns(pointer);
+  return other != nullptr && other->Owns(pointer) ? MemoryOwner::kOtherDevice
+                                                  : MemoryOwner::kHost;
 }
 
 void FakeDevice::HoldStreams() { state_->scheduler.Hold(); }

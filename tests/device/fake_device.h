@@ -112,9 +112,8 @@ class FakeDevice final : public Device {
   std::function<void()> CurrentSetter() const override;
   // Like a GPU: a launch that finds the device broken reports what broke it.
   Status KernelStatus(std::string_view kernel, int error) const override;
-  bool Owns(const void* pointer) const override;
-  // Knows only the device of SetOther().
-  bool IsOfAnother(const void* pointer) const override;
+  // Of other devices it knows only that of SetOther().
+  MemoryOwner OwnerOf(const void* pointer) const override;
   // Null: there is none. `other` outlives this device. Not during calls.
   void SetOther(const FakeDevice* other) { other_ = other; }
 

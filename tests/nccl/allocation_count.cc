@@ -133,13 +133,9 @@ class QuietDevice final : public Device {
   std::function<void()> CurrentSetter() const override {
     return real_.CurrentSetter();
   }
-  bool Owns(const void* pointer) const override {
+  MemoryOwner OwnerOf(const void* pointer) const override {
     const Uncounted pause;
-    return real_.Owns(pointer);
-  }
-  bool IsOfAnother(const void* pointer) const override {
-    const Uncounted pause;
-    return real_.IsOfAnother(pointer);
+    return real_.OwnerOf(pointer);
   }
 
  private:

@@ -149,8 +149,7 @@ TEST_P(Deaths, AmongFilesAreSeenAtOnceAndNamed) {
       << results[0].status().ToString();
 }
 
-// As on two hosts, or in two containers. `happen` befalls the victim when the
-// other has seen it for `seen_for`.
+// As on two hosts, or in two containers.
 class HiddenDeaths : public Deaths {
  protected:
   void SetUp() override {
@@ -158,16 +157,25 @@ class HiddenDeaths : public Deaths {
       GTEST_SKIP() << "SKIPPED, NOT TESTED: PID namespaces need root";
     }
   }
-  void ExpectNamed(milliseconds seen_for, void (Victim::*happen)(),
-                   double within_seconds) {
-    Victim victim([&] { static_cast<void>(Meet({Rank(GetParam())})); },
-                  Where::kElsewhere);
+  // The victim and another rank have joined, and wait for a third. Returns what
+  // comes of the other.
+  std::future<std::vector<Cards>> JoinBoth(Victim& victim) {
     const int other = GetParam() == 0 ? 1 : 0;
     auto survivor = std::async(std::launch::async,
                                [this, other] { return Meet({Rank(other)}); });
     while (!HasJoined(other)) std::this_thread::yield();
     victim.Join();
     while (!HasJoined(GetParam())) std::this_thread::yield();
+    return survivor;
+  }
+  std::function<void()> MeetAsVictim() {
+    return [this] { static_cast<void>(Meet({Rank(GetParam())})); };
+  }
+  // `happen` befalls the victim when the other has seen it for `seen_for`.
+  void ExpectNamed(milliseconds seen_for, void (Victim::*happen)(),
+                   double within_seconds) {
+    Victim victim(MeetAsVictim(), Where::kElsewhere);
+    auto survivor = JoinBoth(victim);
     EXPECT_EQ(survivor.wait_for(seen_for), std::future_status::timeout);
     (victim.*happen)();
     const SteadyClock clock;
@@ -206,14 +214,8 @@ TEST_P(HiddenDeaths, ShowInSilenceWhereNoLocksAreSeen) {
 
 // The lock shows that its host runs.
 TEST_P(HiddenDeaths, AreNotTakenFromAPause) {
-  Victim victim([&] { static_cast<void>(Meet({Rank(GetParam())})); },
-                Where::kElsewhere);
-  const int other = GetParam() == 0 ? 1 : 0;
-  auto survivor = std::async(std::launch::async,
-                             [this, other] { return Meet({Rank(other)}); });
-  while (!HasJoined(other)) std::this_thread::yield();
-  victim.Join();
-  while (!HasJoined(GetParam())) std::this_thread::yield();
+  Victim victim(MeetAsVictim(), Where::kElsewhere);
+  auto survivor = JoinBoth(victim);
   EXPECT_EQ(survivor.wait_for(milliseconds(500)), std::future_status::timeout);
   victim.Stop();
   EXPECT_EQ(survivor.wait_for(milliseconds(1400)), std::future_status::timeout);

@@ -24,9 +24,9 @@ constexpr milliseconds kSilence(800);
 // has.
 constexpr milliseconds kLockedSilence(2000);
 constexpr int kMissedRenewals = 4;
-// Of the time between two looks, at most this counts as silence. This process
-// or the file server may have been stopped meanwhile, and then no sign of life
-// could come through.
+// At most this much of the time between two looks counts as silence. This
+// process or the file server may have been stopped meanwhile, and then no sign
+// of life could come through.
 constexpr milliseconds kMostBetweenLooks(100);
 // How long a file that is still there must have been without its lock.
 constexpr milliseconds kLetGo(100);
@@ -207,10 +207,10 @@ bool Meeting::IsSilent(Joined& it, const std::string& before, bool renewed,
     const Clock::Time silence = std::exchange(it.silence, Clock::Time(0));
     it.renewals = it.entry->nonce == before ? it.renewals + 1 : 0;
     if (it.renewals < 2) return false;
-    it.alive = before;
+    it.alive = it.entry->nonce;
     longest_silence_ = std::max(longest_silence_, silence);
   }
-  return it.renewals >= 2 && it.alive == it.entry->nonce &&
+  return it.renewals >= 2 &&
          it.silence > std::max<Clock::Time>(held ? kLockedSilence : kSilence,
                                             longest_silence_ * kMissedRenewals);
 }

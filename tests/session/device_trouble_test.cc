@@ -59,6 +59,17 @@ class DeviceTrouble : public ::testing::TestWithParam<Mode> {
     return status;
   }
 
+  // Takes steps until one fails, and expects that its error says `text`.
+  static void ExpectEnd(GradientSession& session, const char* text) {
+    Status status;
+    for (int step = 1; step < kSteps && status.ok(); ++step) {
+      status = Step(session, step);
+    }
+    ASSERT_FALSE(status.ok());
+    EXPECT_NE(status.message().find(text), std::string::npos)
+        << status.ToString();
+  }
+
   // Whether all ranks have come so far.
   static Status Meet(GradientSession& session) {
     ProduceAll(session, kSteps);
@@ -119,26 +130,21 @@ TEST_P(DeviceTrouble, AnyCallOfTheDeviceThatFails) {
 // for no one, and the other rank learns who has gone.
 TEST_P(DeviceTrouble, ARankThatGoesInTheMiddleOfAStep) {
   RunRanks(MakeJob(), [](GradientSession& session) {
-    Status status = Step(session, 0);
+    const Status status = Step(session, 0);
     ASSERT_TRUE(status.ok()) << status.ToString();
     if (session.rank() == 1) {
       Produce(session, 3, 1);
       Produce(session, 2, 1);
       return;
     }
-    for (int step = 1; step < kSteps && status.ok(); ++step) {
-      status = Step(session, step);
-    }
-    ASSERT_FALSE(status.ok());
-    EXPECT_NE(status.message().find("rank 1"), std::string::npos)
-        << status.ToString();
+    ExpectEnd(session, "rank 1");
   });
 }
 
 TEST_P(DeviceTrouble, ARankThatAbortsInTheMiddleOfAStep) {
   std::latch stepped(2);
   RunRanks(MakeJob(), [&](GradientSession& session) {
-    Status status = Step(session, 0);
+    const Status status = Step(session, 0);
     stepped.arrive_and_wait();
     ASSERT_TRUE(status.ok()) << status.ToString();
     if (session.rank() == 1) {
@@ -148,12 +154,7 @@ TEST_P(DeviceTrouble, ARankThatAbortsInTheMiddleOfAStep) {
       EXPECT_FALSE(session.FinishStep().ok());
       return;
     }
-    for (int step = 1; step < kSteps && status.ok(); ++step) {
-      status = Step(session, step);
-    }
-    ASSERT_FALSE(status.ok());
-    EXPECT_NE(status.message().find("the disk is full"), std::string::npos)
-        << status.ToString();
+    ExpectEnd(session, "the disk is full");
   });
 }
 

@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 import core_library  # noqa: E402
 
-TORCH_AT_LEAST = (2, 13)
+TORCH_AT_LEAST = (2, 11)
 
 
 def fail(text: object) -> NoReturn:

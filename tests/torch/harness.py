@@ -35,7 +35,10 @@ import torch
 import torch.distributed as dist
 
 import gradientflow.torch  # For the ranks, which are forked.
+from on_device import OnDevice
 
+# Where ranks make their tensors: "cpu", or "cuda", whose GPUs they share.
+DEVICE = os.environ.get("GFT_TEST_DEVICE", "cpu")
 BACKEND = "gradientflow"
 # For a whole launch. Ranks share two cores with whatever else runs.
 LIMIT_SECONDS = 240.0
@@ -255,7 +258,8 @@ def _main(rank: int, setup: _Setup, body: Any, args: tuple, pipe: Any) -> None:
         setup.init(rank)
         outcome.began = time.monotonic()
         try:
-            outcome.value = body(Ranks(rank, setup.size, setup.directory), *args)
+            with _device_of(rank):
+                outcome.value = body(Ranks(rank, setup.size, setup.directory), *args)
         finally:
             outcome.ended = time.monotonic()
         if setup.destroy and dist.is_initialized():
@@ -265,6 +269,14 @@ def _main(rank: int, setup: _Setup, body: Any, args: tuple, pipe: Any) -> None:
         outcome.error_type = type(error).__name__
         outcome.stack = traceback.format_exc()
     pipe.send(outcome)
+
+
+def _device_of(rank: int) -> contextlib.AbstractContextManager[Any]:
+    if DEVICE == "cpu":
+        return contextlib.nullcontext()
+    index = rank % torch.cuda.device_count()
+    torch.cuda.set_device(index)
+    return OnDevice(torch.device(DEVICE, index))
 
 
 def _free_port() -> int:

@@ -34,7 +34,7 @@ std::string Root(int64_t rank) { return c10::str("root ", rank); }
 
 // From torch 2.14 on this option has a type of its own.
 template <typename T>
-constexpr T TypeOfCoalesced() {
+constexpr T TypeOfAllgathers() {
   if constexpr (requires { T::ALLGATHER_INTO_TENSOR_COALESCED; }) {
     return T::ALLGATHER_INTO_TENSOR_COALESCED;
   } else {
@@ -157,7 +157,7 @@ WorkPtr AllgatherIntoCoalesced(Operations& operations, Tensors& outputs,
   for (size_t i = 0; i < inputs.size(); ++i) {
     CheckWhole(kWhat, outputs[i], inputs[i], operations.size());
   }
-  Making work(operations.Begin({TypeOfCoalesced<c10d::OpType>(), kWhat},
+  Making work(operations.Begin({TypeOfAllgathers<c10d::OpType>(), kWhat},
                                opts.timeout, inputs, outputs));
   for (size_t i = 0; i < inputs.size(); ++i) {
     StartAllgather(*work, work->lent().Write(outputs[i]), inputs[i]);

@@ -18,6 +18,16 @@ constexpr char kReduceScatterBase[] = "gradientflow:_reduce_scatter_base";
 constexpr char kReduceScatterCoalesced[] =
     "gradientflow:reduce_scatter_tensor_coalesced";
 
+// From torch 2.13 on this operation has a type of its own.
+template <typename T>
+constexpr T TypeOfReduceScatters() {
+  if constexpr (requires { T::REDUCE_SCATTER_TENSOR_COALESCED; }) {
+    return T::REDUCE_SCATTER_TENSOR_COALESCED;
+  } else {
+    return T::_REDUCE_SCATTER_BASE;
+  }
+}
+
 gf_call CallOf(int32_t kind, const Elements& elements) {
   gf_call call;
   gf_call_init(&call);
@@ -164,9 +174,9 @@ WorkPtr ReduceScatterCoalesced(Operations& operations, Tensors& outputs,
   for (size_t i = 0; i < inputs.size(); ++i) {
     CheckWhole(kWhat, inputs[i], outputs[i], operations.size());
   }
-  Making work(operations.Begin({c10d::OpType::REDUCE_SCATTER_TENSOR_COALESCED,
-                                kWhat, NameOf(opts.reduceOp)},
-                               opts.timeout, inputs, outputs));
+  Making work(operations.Begin(
+      {TypeOfReduceScatters<c10d::OpType>(), kWhat, NameOf(opts.reduceOp)},
+      opts.timeout, inputs, outputs));
   for (size_t i = 0; i < inputs.size(); ++i) {
     const void* data =
         work->lent().Read(Premultiplied(inputs[i], opts.reduceOp));

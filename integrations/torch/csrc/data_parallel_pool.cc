@@ -84,18 +84,22 @@ GradientPool::GradientPool(std::shared_ptr<Session> session,
   Check(gf_session_pool(use, &data, &bytes), "the gradient pool");
   const auto elements =
       static_cast<int64_t>(bytes / at::elementSize(pool_type));
-  all_ = at::from_blob(data, {elements}, keep, options);
+  // Torch would ask the driver where the memory is, and is told of the host for
+  // that of an empty tensor.
+  const at::Device device = options.device();
+  all_ = at::from_blob(data, {elements}, keep, options, device);
   for (size_t i = 0; i < parameters_.size(); ++i) {
     Check(gf_session_gradient(use, i, &data, &bytes), "a gradient's place");
     views_.push_back(at::from_blob(data, parameters_[i].sizes(),
-                                   StridesOf(parameters_[i]), keep, options));
+                                   StridesOf(parameters_[i]), keep, options,
+                                   device));
   }
 }
 
 at::Tensor GradientPool::MakeView(size_t i) const {
   const at::Tensor& view = views_[i];
   return at::from_blob(view.mutable_data_ptr(), view.sizes(), view.strides(),
-                       Keep(session_), view.options());
+                       Keep(session_), view.options(), view.device());
 }
 
 const at::Tensor& GradientPool::View(size_t i) {

@@ -244,7 +244,9 @@ class DataParallel(torch.nn.Module):
             # The other ranks wait for this one. An empty state is refused on
             # all.
             with contextlib.suppress(dist.DistBackendError):
-                self._core.restore_state(torch.empty(0, dtype=torch.uint8))
+                self._core.restore_state(
+                    torch.empty(0, dtype=torch.uint8, device="cpu")
+                )
             raise
         self._core.restore_state(session)
 

@@ -147,6 +147,13 @@ TEST_P(Deaths, AmongFilesAreSeenAtOnceAndNamed) {
   EXPECT_EQ(results[0].status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(Says(results[0], named) && Says(results[0], "ended during"))
       << results[0].status().ToString();
+  // The third comes when both have gone.
+  const Clock::Time came = clock.Now();
+  const Cards late = Meet({Rank(2)})[0];
+  EXPECT_LT(Seconds(clock.Now() - came), 1);
+  EXPECT_EQ(late.status().code(), StatusCode::kUnavailable);
+  EXPECT_TRUE(Says(late, named) && Says(late, "gave up before rank 2 joined"))
+      << late.status().ToString();
 }
 
 // As on two hosts, or in two containers.
@@ -189,9 +196,12 @@ class HiddenDeaths : public Deaths {
     EXPECT_EQ(results[0].status().code(), StatusCode::kUnavailable);
     EXPECT_TRUE(Says(results[0], named) && Says(results[0], "ended during"))
         << results[0].status().ToString();
-    // Rank 0's join stays for others that may come, and wait for it.
-    if (GetParam() != 0) {
-      EXPECT_TRUE(fs::is_empty(directory_));
+    // Rank 0's join stays for others that wait for it.
+    for (const auto& entry : fs::directory_iterator(directory_)) {
+      const std::string path = entry.path();
+      EXPECT_TRUE(path.ends_with(".over") ||
+                  (GetParam() == 0 && path.ends_with(".join.0")))
+          << path;
     }
   }
 };

@@ -225,7 +225,49 @@ TEST_F(RendezvousFile, MissingRanksAreNamedToAllThatCame) {
     EXPECT_TRUE(Says(result, "ranks 1, 2, 4 of 5 did not join in time"))
         << result.status().ToString();
   }
+  // What tells the missing ranks why.
+  EXPECT_EQ(Files(), 1u);
+  EXPECT_FALSE(FileNamed(".over").empty());
+}
+
+TEST_F(RendezvousFile, WhoJoinsWhenTheOthersHaveGoneIsToldWhy) {
+  Meet({Rank(0, 3, milliseconds(50)), Rank(1, 3)});
+  const SteadyClock clock;
+  const Clock::Time joined = clock.Now();
+  const Cards late = Meet({Rank(2, 3, seconds(30))})[0];
+  EXPECT_LT(Seconds(clock.Now() - joined), 5);
+  EXPECT_EQ(late.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(Says(late, "the others gave up before rank 2 joined: ") &&
+              Says(late, "ranks 2 of 3 did not join in time"))
+      << late.status().ToString();
+}
+
+// It does not take the end of the first try for that of the second.
+TEST_F(RendezvousFile, WhoeverWasToldMayTryAgain) {
+  Meet({Rank(0, 3, milliseconds(50)), Rank(1, 3)});
+  EXPECT_FALSE(Meet({Rank(2, 3)})[0].ok());
+  std::vector<Cards> early;
+  std::thread ranks([&] { early = Meet({Rank(1, 3), Rank(2, 3)}); });
+  while (FileNamed(".join.1").empty() || FileNamed(".join.2").empty()) {
+    std::this_thread::yield();
+  }
+  EXPECT_TRUE(Meet({Rank(0, 3)})[0].ok());
+  ranks.join();
+  for (const Cards& cards : early) {
+    EXPECT_TRUE(cards.ok()) << cards.status().ToString();
+  }
   EXPECT_EQ(Files(), 0u);
+}
+
+// Whoever starts a job once more may start another rank before rank 0.
+TEST_F(RendezvousFile, WhatEndedBeforeAProcessBeganDoesNotConcernIt) {
+  Meet({Rank(0, 3, milliseconds(50)), Rank(1, 3)});
+  const auto long_ago =
+      fs::file_time_type::clock::now() - std::chrono::hours(1);
+  fs::last_write_time(FileNamed(".over"), long_ago);
+  const Cards late = Meet({Rank(2, 3, milliseconds(100))})[0];
+  EXPECT_TRUE(Says(late, "had no word from rank 0 in time"))
+      << late.status().ToString();
 }
 
 TEST_F(RendezvousFile, OfTwoThatClaimARankTheEarlierIsLeftOut) {

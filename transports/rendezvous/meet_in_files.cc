@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/mutex.h"
 #include "gradientflow/base/str_cat.h"
 #include "transports/rendezvous/directory.h"
 #include "transports/rendezvous/frames.h"
@@ -24,9 +26,29 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kFirstNap(2);
 constexpr milliseconds kLastNap(50);
-// How often to make the file system look again. Each time costs a file server
-// two changes.
-constexpr milliseconds kRefreshEvery(500);
+// How often to look whether the job is over, and to make the file system look
+// again. Each time costs a file server two changes.
+constexpr milliseconds kLookEvery(500);
+
+// What this process has seen to end, by rank, with rank 0's nonce. A rank that
+// tries once more must not take it for the end of its next try.
+class SeenEnds {
+ public:
+  // Returns false if it was there already.
+  bool Add(int rank, const std::string& zero) GF_EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return seen_.emplace(rank, zero).second;
+  }
+
+ private:
+  Mutex mutex_;
+  std::set<std::pair<int, std::string>> seen_ GF_GUARDED_BY(mutex_);
+};
+
+SeenEnds& SeenByThisProcess() {
+  static SeenEnds* const seen = new SeenEnds;  // Never destroyed.
+  return *seen;
+}
 
 void Nap(milliseconds nap) {
   ::poll(nullptr, 0, static_cast<int>(nap.count()));
@@ -43,7 +65,10 @@ Meeting::Answer Meeting::FollowStep() {
   const Status zero = CheckAlive(0);
   GF_RETURN_IF_ERROR(CheckClaim());
   SeeVerdict();
-  if (verdict_ && verdict_->failed) return DecodeStatus(verdict_->rest);
+  if (verdict_ && verdict_->failed) {
+    zero_ = verdict_->id;
+    return DecodeStatus(verdict_->rest);
+  }
   if (verdict_ && verdict_->id != acked_) {
     auto cards = DecodeTexts(verdict_->rest, count());
     if (!cards) {
@@ -57,13 +82,53 @@ Meeting::Answer Meeting::FollowStep() {
   if (!acked_.empty() && directory_.Read("go", FrameType::kGo) == acked_) {
     return std::move(cards_);
   }
-  GF_RETURN_IF_ERROR(zero);
+  if (!zero.ok()) {
+    TellLateRanks(zero);
+    return zero;
+  }
   const Clock::Time grace =
       verdict_ ? Clock::Time(kGrace) : Clock::Time(kGrace / 2);
   if (clock_.Now() < options_.deadline + grace) return std::nullopt;
   return Status(StatusCode::kDeadlineExceeded,
                 StrCat("rendezvous in ", directory_.path(), ": rank ", rank(),
                        " joined, but had no word from rank 0 in time"));
+}
+
+// All times are of the file system's clock: hosts' clocks may differ.
+Status Meeting::CheckOver() const {
+  if (rank() == 0) return Status();  // A job begins with rank 0.
+  Directory::Version version;
+  Frame frame;
+  if (directory_.Read("over", &version, &frame) != Directory::Look::kRead ||
+      frame.type != FrameType::kFailed) {
+    return Status();
+  }
+  BodyReader reader(frame.body);
+  const std::string zero = reader.Text();
+  const std::string why = reader.Text();
+  if (!reader.Complete()) return Status();
+  const std::optional<Entry>& now = joined_.front().entry;
+  if (now && now->nonce != zero) return Status();  // Another job has begun.
+  const double before =
+      Seconds(Clock::Time(mine_.changed_ns - version.changed_ns));
+  if (before >= AgeOfThisProcess().value_or(0) || before >= patience_seconds_ ||
+      !SeenByThisProcess().Add(rank(), zero)) {
+    return Status();
+  }
+  const Status status = DecodeStatus(why);
+  return Status(status.code(), StrCat("rendezvous in ", directory_.path(),
+                                      ": the others gave up before rank ",
+                                      rank(), " joined: ", status.message()));
+}
+
+// If it cannot be written, who joins late waits until its deadline. Once there
+// is a verdict, everybody has joined.
+void Meeting::TellLateRanks(const Status& why) {
+  if (verdict_) return;
+  std::string body;
+  PutText(zero_, &body);
+  PutText(EncodeStatus(why), &body);
+  static_cast<void>(directory_.Write("over", FrameType::kFailed, body));
 }
 
 // ---- Rank 0.
@@ -105,6 +170,7 @@ Status Meeting::TooLate() {
 // If the verdict cannot be written, the others will report that rank 0 has
 // ended or is silent.
 Status Meeting::Fail(const Status& why) {
+  TellLateRanks(why);
   verdict_ = Verdict{true, nonce_, {}, EncodeStatus(why)};
   for (const Joined& it : joined_) {
     verdict_->nonces.push_back(it.entry ? it.entry->nonce : "");
@@ -153,16 +219,22 @@ Meeting::Answer Meeting::LeadStep() {
 
 Result<std::vector<std::string>> Meeting::Run(const std::string& my_card) {
   GF_RETURN_IF_ERROR(ShowCard(my_card));
-  Clock::Time refresh_at = clock_.Now() + kRefreshEvery;
+  patience_seconds_ = Seconds(options_.deadline - clock_.Now());
+  if (rank() == 0) directory_.Remove("over");
+  Clock::Time look_at{};
   for (milliseconds nap = kFirstNap;; nap = std::min(nap * 2, kLastNap)) {
     Answer answer = rank() == 0 ? LeadStep() : FollowStep();
-    if (answer) return *std::move(answer);
     const Clock::Time now = clock_.Now();
-    Renew(now);
-    if (now >= refresh_at) {
-      refresh_at = now + kRefreshEvery;
-      directory_.Refresh();
+    if (!answer && now >= look_at) {
+      look_at = now + kLookEvery;
+      if (nap > kFirstNap) directory_.Refresh();
+      if (Status over = CheckOver(); !over.ok()) answer = std::move(over);
     }
+    if (answer) {
+      if (!answer->ok()) SeenByThisProcess().Add(rank(), zero_);
+      return *std::move(answer);
+    }
+    Renew(now);
     Nap(nap);
   }
 }

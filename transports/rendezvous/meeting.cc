@@ -169,6 +169,7 @@ void Meeting::SeeJoin(int rank) {
       it.entry.reset();
     }
   }
+  if (rank == 0 && it.entry) zero_ = it.entry->nonce;
   const Clock::Time since = std::exchange(it.looked_at, clock_.Now());
   it.silence += std::min<Clock::Time>(it.looked_at - since, kMostBetweenLooks);
   it.ended = false;

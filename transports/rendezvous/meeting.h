@@ -21,6 +21,8 @@
 //            it has seen; written again whenever a join has changed
 //   ack.r    written by each rank r that finds its nonce in the verdict: the id
 //   go       written by rank 0 when all have acknowledged the latest id
+//   over     written by who ends the job while a rank may still have to join:
+//            rank 0's nonce, and why
 //
 // So nothing that an earlier run left behind can count. A rank that finds its
 // join.r overwritten leaves: of two processes with one rank, the later counts.
@@ -38,6 +40,11 @@
 //
 //   verdict  written by rank 0 once more, if a rank has ended or failed: why
 //   ack.r    written by rank r once more, if it has failed: the id, and why
+//
+// A rank that comes when the others have gone finds `over`. The next rank 0
+// removes it. Until then it may be older than a new job with the same secret,
+// so it does not concern a process that has started since, nor one that has
+// taken part in what it tells of.
 namespace gradientflow::rendezvous {
 
 // What a join.r says.
@@ -137,6 +144,11 @@ class Meeting {
 
   Answer FollowStep();
   Answer LeadStep();
+  // Returns why the job was over before this rank joined, if it was.
+  Status CheckOver() const;
+  // Tells that to the ranks that have not joined. REQUIRES that rank 0's join
+  // was seen.
+  void TellLateRanks(const Status& why);
   Status Publish();
   std::vector<int> Awaited();
   Status TooLate();
@@ -166,6 +178,8 @@ class Meeting {
   bool verdict_is_ours_ = false;  // The one of that version.
   std::string acked_;             // Id of the verdict.
   std::vector<std::string> cards_;
+  std::string zero_;             // The nonce of the rank 0 last seen.
+  double patience_seconds_ = 0;  // From joining to the deadline.
   Clock::Time renew_at_{};
   Clock::Time longest_silence_{};  // After which a rank was heard again.
   std::string met_;  // While the ranks connect: the id by which all have met.

@@ -1,6 +1,7 @@
 #include "transports/rendezvous/process.h"
 
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -60,6 +61,18 @@ std::string ThisProcess() {
   const std::string start = StartOf(pid);
   if (home.empty() || start.empty()) return "";
   return StrCat(home, pid, " ", start);
+}
+
+// Ticks count from the boot of the kernel, as CLOCK_BOOTTIME does.
+std::optional<double> AgeOfThisProcess() {
+  const std::string start = StartOf("self");
+  timespec now = {};
+  if (start.empty() || ::clock_gettime(CLOCK_BOOTTIME, &now) != 0) {
+    return std::nullopt;
+  }
+  return static_cast<double>(now.tv_sec) +
+         static_cast<double>(now.tv_nsec) * 1e-9 -
+         std::stod(start) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
 bool SeeEachOther(const std::string& process, const std::string& mine) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace gradientflow::rendezvous {
@@ -7,6 +8,9 @@ namespace gradientflow::rendezvous {
 // Returns a line that names this process among all processes of all hosts and
 // times, for HasEnded(). Empty if it cannot be told.
 std::string ThisProcess();
+
+// Returns the seconds since this process started. Nothing if it cannot be told.
+std::optional<double> AgeOfThisProcess();
 
 // Returns whether these two see from each other's line whether they have ended:
 // whether they are of one host and PID namespace.

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradientflow.torch as gft
 from harness import Ranks, launch
 from parallel_models import batch, loss_of, net
+from scripts import run_script
 
 STEPS = 20
 LEFT_OUT = 2  # At the beginning.
@@ -262,3 +263,48 @@ def forked(ranks: Ranks) -> None:
 
 def test_is_of_the_process_that_trains() -> None:
     launch(forked, 1, backend="gloo")
+
+
+# Two models one after another, each of which has an evaluation before it trains.
+TRAIN = """
+import torch, torch.distributed as dist
+import gradientflow.torch as gft
+dist.init_process_group("{backend}")
+for _ in range(2):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
+    with torch.no_grad():
+        model(torch.ones(1, 3))
+    {register}
+    for _ in range(6):
+        model(torch.ones(1, 3)).sum().backward()
+    del model
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("backend", ["gradientflow", "gloo"])
+def test_says_once_that_a_model_without_a_hook_has_none(
+    backend: str, tmp_path: pathlib.Path
+) -> None:
+    file = tmp_path / "profile.json"
+    code = TRAIN.format(backend=backend, register="pass")
+    first, second = run_script(code, 2, GRADIENTFLOW_PROFILE=str(file))
+    assert (first.exit_code, second.exit_code) == (0, 0), first.errors
+    assert first.errors.count("GRADIENTFLOW_PROFILE: no profile is written") == 1
+    assert "gradientflow.torch.register(ddp, 'fp16')" in first.errors
+    assert "GRADIENTFLOW_PROFILE" not in second.errors
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("env", [{"GRADIENTFLOW_PROFILE": ""}, {}])
+def test_says_nothing_if_none_is_wanted(env: dict[str, str]) -> None:
+    (ended,) = run_script(TRAIN.format(backend="gloo", register="pass"), 1, **env)
+    assert (ended.exit_code, ended.errors.count("GRADIENTFLOW_PROFILE")) == (0, 0)
+
+
+def test_says_nothing_if_there_is_one(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "profile.json"
+    code = TRAIN.format(backend="gloo", register="gft.register(model, 'fp16')")
+    (ended,) = run_script(code, 1, GRADIENTFLOW_PROFILE=str(file))
+    assert (ended.exit_code, ended.errors.count("no profile")) == (0, 0), ended.errors
+    assert file.exists()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch as _torch  # noqa: F401
 
 from gradientflow.torch import backend as _backend
+from gradientflow.torch import hook_profile as _hook_profile
 from gradientflow.torch.data_parallel import DataParallel
 from gradientflow.torch.hook import CommHook, register
 from gradientflow.torch.optim import LARS, SGD
@@ -19,3 +20,4 @@ from gradientflow.torch.optim import LARS, SGD
 __all__ = ["CommHook", "DataParallel", "LARS", "SGD", "register"]
 
 _backend.register()
+_hook_profile.watch_for_missing()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
@@ -16,7 +18,9 @@ from torch.optim.optimizer import (
 
 from gradientflow.torch import _C
 
-__all__ = ["file_of", "open_profile"]
+__all__ = ["file_of", "open_profile", "watch_for_missing"]
+
+_profiled: weakref.WeakSet[DistributedDataParallel] = weakref.WeakSet()
 
 
 def file_of() -> str | None:
@@ -54,7 +58,33 @@ def open_profile(
             raise ValueError(f"rank {rank}: {text}")
     if profile is not None:
         _follow_updates(ddp, profile, parameters)
+        _profiled.add(ddp)
     return profile
+
+
+def watch_for_missing() -> None:
+    """Warns, once, if the environment asks for a profile and the first
+    DistributedDataParallel that trains has none."""
+    if file_of() is None:
+        return
+
+    def look(module: torch.nn.Module, _: object) -> None:
+        if not isinstance(module, DistributedDataParallel):
+            return
+        if not (module.training and torch.is_grad_enabled()):
+            return
+        handle.remove()
+        if module in _profiled or module.process_group.rank() != 0:
+            return
+        warnings.warn(
+            "GRADIENTFLOW_PROFILE: no profile is written of a "
+            "DistributedDataParallel without a hook of gradientflow.torch. Call "
+            "gradientflow.torch.register(ddp, 'fp16') before training, or use "
+            "gradientflow.torch.DataParallel",
+            stacklevel=2,
+        )
+
+    handle = register_module_forward_pre_hook(look)
 
 
 def _device_of(parameters: Sequence[torch.nn.Parameter]) -> str:

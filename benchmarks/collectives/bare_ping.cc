@@ -9,7 +9,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <chrono>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "benchmarks/collectives/bare_sockets.h"
+#include "gradientflow/base/quantile.h"
 
 namespace gradientflow::benchmarks {
 namespace {
@@ -104,9 +104,8 @@ void Run(const std::string& host, int port, double seconds) {
     if (since > kWarmUpSeconds) times.push_back(between(begin, end) / 2);
     begin = end;
   }
-  std::sort(times.begin(), times.end());
-  std::printf("%.3f %.3f\n", 1e6 * times[times.size() / 2],
-              1e6 * times[times.size() * 99 / 100]);
+  std::printf("%.3f %.3f\n", 1e6 * Quantile(times, 0.5),
+              1e6 * Quantile(times, 0.99));
 }
 
 }  // namespace

@@ -20,6 +20,15 @@ Args = argparse.Namespace
 Add = Callable[..., Any]  # ArgumentParser.add_argument().
 
 
+def quantile(values: Iterable[float], share: float) -> float:
+    """Returns the value that a share of the values is at most, as Quantile() of
+    gradientflow/base does; median() is that of one half."""
+    ordered = sorted(values)
+    below, part = divmod(share * (len(ordered) - 1), 1)
+    low, high = ordered[int(below)], ordered[math.ceil(below + part)]
+    return low if low == high else low + part * (high - low)
+
+
 def median_ratio(base: Sequence[float], ours: Sequence[float]) -> float:
     """The median of base over ours, by round: above 1, ours is faster."""
     return median(b / o for b, o in zip(base, ours))

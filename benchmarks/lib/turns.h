@@ -1,17 +1,16 @@
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <functional>
+#include <utility>
 #include <vector>
+
+#include "gradientflow/base/quantile.h"
 
 namespace gradientflow::benchmarks {
 
-// The middle of `values`, or the mean of the middle two. REQUIRES: not empty.
 inline double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  const std::size_t half = values.size() / 2;
-  if (values.size() % 2 == 1) return values[half];
-  return (values[half - 1] + values[half]) / 2;
+  return Quantile(std::move(values), 0.5);
 }
 
 // Times `sides` in turn, so that a slow phase of the machine meets all of them:

@@ -3,13 +3,13 @@
 // plan of a call takes whose size, and whose root if it has one, are new. A
 // last line, "group", has the microseconds that it takes to learn of these
 // ranks, once per communicator.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/quantile.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/collectives/cost_model.h"
 
@@ -56,8 +56,8 @@ void Run(int ranks, int per_host) {
       static_cast<void>(planner.Plan(call));
       took.push_back(Microseconds(start));
     }
-    std::sort(took.begin(), took.end());
-    std::printf("%s %.2f %.2f\n", Name(kind), took[kCalls / 2], took.back());
+    std::printf("%s %.2f %.2f\n", Name(kind), Quantile(took, 0.5),
+                Quantile(took, 1));
   }
   std::printf("group %.2f %.2f\n", learning, learning);
 }

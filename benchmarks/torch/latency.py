@@ -54,11 +54,11 @@ def rank_main(rank: int, sizes: list[int], rounds: int,
         medians = {backend: list(map(report.median, turns[backend]))
                    for backend in BACKENDS}
         for backend in BACKENDS:
-            samples = sorted(sum(turns[backend], []))
+            samples = sum(turns[backend], [])
             rows.append({
                 "backend": backend, "bytes": data.numel() * 4,
                 "seconds": report.median(samples),
-                "seconds_p99": samples[int(0.99 * (len(samples) - 1))],
+                "seconds_p99": report.quantile(samples, 0.99),
                 "turn_min": min(medians[backend]),
                 "turn_max": max(medians[backend]),
                 "gain_vs_gloo": report.median_ratio(medians["gloo"],

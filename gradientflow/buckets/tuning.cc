@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+
+#include "gradientflow/base/quantile.h"
 
 namespace gradientflow {
 namespace {
@@ -18,11 +21,9 @@ Result<double> TimeAllreduce(const CostProbe& probe, std::size_t elements,
   call.count = elements;
   call.dtype = probe.dtype;
   call.wire = probe.wire;
-  Result<std::vector<double>> all = probe.time(call, rounds);
-  if (!all.ok()) return all.status();
-  std::vector<double>& times = all.value();
-  std::nth_element(times.begin(), times.begin() + rounds / 2, times.end());
-  return times[rounds / 2];
+  Result<std::vector<double>> times = probe.time(call, rounds);
+  if (!times.ok()) return times.status();
+  return Quantile(std::move(times.value()), 0.5);
 }
 
 }  // namespace

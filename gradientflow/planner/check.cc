@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "gradientflow/base/dtype.h"
+#include "gradientflow/base/quantile.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/buckets/bucket_size.h"
-#include "gradientflow/planner/quantile.h"
 
 namespace gradientflow::planner {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "gradientflow/planner/quantile.h"
+#include "gradientflow/base/quantile.h"
 
 namespace gradientflow::planner {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/planner/quantile.h"
+#include "gradientflow/planner/quartiles.h"
 
 namespace gradientflow::planner {
 namespace {

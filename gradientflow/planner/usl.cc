@@ -7,8 +7,8 @@
 #include <map>
 #include <random>
 
+#include "gradientflow/base/quantile.h"
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/planner/quantile.h"
 
 namespace gradientflow::planner {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <functional>
 
+#include "gradientflow/base/quantile.h"
 #include "gradientflow/base/without_signals.h"
-#include "gradientflow/probe/pair.h"
 #include "kernels/kernels.h"
 
 namespace gradientflow {
@@ -35,7 +35,7 @@ MemoryRates Measure(double bytes, double seconds, const Clock& clock,
     } while (taken < seconds / kWindows);
     rates.push_back(passes * bytes / std::max(taken, 1e-9));
   }
-  return {ShareBelow(rates, 0.5), ShareBelow(rates, 0.01)};
+  return {Quantile(rates, 0.5), Quantile(rates, 0.01)};
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 #include <deque>
 #include <span>
 
+#include "gradientflow/base/quantile.h"
+
 // The leader sends an Order before each measurement, and the follower does its
 // part of it. In a flow every rank that receives takes the time of each message
 // as it arrives: that of the sender would include what buffers hold.
@@ -186,16 +188,8 @@ FlowRate RateOf(std::span<const double> arrivals, std::size_t in_flight,
     const std::size_t to = arrivals.size() * (w + 1) / windows;
     rates.push_back(bytes * SlopeOf(arrivals.subspan(from, to - from)));
   }
-  return {bytes * SlopeOf(arrivals), ShareBelow(rates, 0.5),
-          ShareBelow(rates, 0.01)};
-}
-
-double ShareBelow(std::vector<double> values, double share) {
-  const auto at = static_cast<std::size_t>(
-      std::llround(share * static_cast<double>(values.size() - 1)));
-  const auto nth = values.begin() + static_cast<std::ptrdiff_t>(at);
-  std::nth_element(values.begin(), nth, values.end());
-  return *nth;
+  return {bytes * SlopeOf(arrivals), Quantile(rates, 0.5),
+          Quantile(rates, 0.01)};
 }
 
 Result<MessageTimes> PairLeader::Latency(double seconds) {
@@ -207,10 +201,10 @@ Result<MessageTimes> PairLeader::Latency(double seconds) {
     Order order{.task = Task::kPingPong, .messages = rounds};
     GF_RETURN_IF_ERROR(comm_.Send(peer_, kOrders, &order, sizeof(order)));
     GF_RETURN_IF_ERROR(part.PingPong(rounds, /*leads=*/true, &times));
-    rounds = CountFor(seconds, 2 * ShareBelow(times, 0.5), kPingsOfTrial,
-                      kMostPings);
+    rounds =
+        CountFor(seconds, 2 * Quantile(times, 0.5), kPingsOfTrial, kMostPings);
   }
-  return MessageTimes{ShareBelow(times, 0.5), ShareBelow(times, 0.99)};
+  return MessageTimes{Quantile(times, 0.5), Quantile(times, 0.99)};
 }
 
 Result<MessageTimes> PairLeader::OwnWork(double seconds) {
@@ -224,12 +218,12 @@ Result<MessageTimes> PairLeader::OwnWork(double seconds) {
     Order order{.task = Task::kBurst, .messages = rounds};
     GF_RETURN_IF_ERROR(comm_.Send(peer_, kOrders, &order, sizeof(order)));
     GF_RETURN_IF_ERROR(part.Bursts(rounds, &times));
-    rounds = CountFor(seconds / 2, ShareBelow(times, 0.5), kLeastMessages,
-                      kMostPings);
+    rounds =
+        CountFor(seconds / 2, Quantile(times, 0.5), kLeastMessages, kMostPings);
   }
   // The first message of a round takes as long as one alone.
   const auto each = [&](double share) {
-    const double more = ShareBelow(times, share) - one.value().p50;
+    const double more = Quantile(times, share) - one.value().p50;
     return std::max(more / (kBurst - 1), 0.0);
   };
   return MessageTimes{each(0.5), each(0.99)};

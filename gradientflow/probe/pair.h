@@ -81,8 +81,4 @@ class PairLeader {
 
 Status FollowPair(Communicator& comm, int leader, const Clock& clock);
 
-// Returns the value that a share of all values is at most.
-// REQUIRES that there are any, and a share from 0 to 1.
-double ShareBelow(std::vector<double> values, double share);
-
 }  // namespace gradientflow

@@ -8,6 +8,7 @@
 #include <thread>
 #include <type_traits>
 
+#include "gradientflow/base/quantile.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/communicator/transport.h"
@@ -247,8 +248,8 @@ class Prober {
       each.push_back(LongerPerMessage(alone.value(), beside.value()));
     }
     if (each.empty()) return MessageTimes{};
-    return MessageTimes{std::max(ShareBelow(each, 0.5), 0.0),
-                        std::max(ShareBelow(each, 0.99), 0.0)};
+    return MessageTimes{std::max(Quantile(each, 0.5), 0.0),
+                        std::max(Quantile(each, 0.99), 0.0)};
   }
 
   // What the load did while `work` ran, which returns a number of messages.

@@ -11,7 +11,7 @@
 #include "gradientflow/config/version.h"
 #include "gradientflow/observe/timeline.h"
 #include "gradientflow/planner/provenance.h"
-#include "gradientflow/planner/quantile.h"
+#include "gradientflow/planner/quartiles.h"
 #include "gradientflow/planner/text_file.h"
 
 namespace gradientflow {

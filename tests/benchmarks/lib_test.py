@@ -100,6 +100,16 @@ class RanksTest(unittest.TestCase):
 
 
 class ReportTest(unittest.TestCase):
+    def test_quantiles_are_those_of_the_library(self):
+        # As tests/base/quantile_test.cc.
+        for values, share, expected in (
+                ([5, 1, 4, 2], 0, 1), ([5, 1, 4, 2], 1, 5), ([5, 1, 4, 2], 0.5, 3),
+                ([5, 1, 4], 0.5, 4), ([1, 2, 4], 0.75, 3), ([7], 0.99, 7),
+                ([2, float("inf"), float("inf")], 0.75, float("inf"))):
+            self.assertEqual(report.quantile(values, share), expected)
+            if share == 0.5:
+                self.assertEqual(report.median(values), expected)
+
     def test_ratio_is_the_median_of_the_rounds(self):
         self.assertEqual(report.median_ratio([2, 9, 8], [1, 3, 1]), 3)
 

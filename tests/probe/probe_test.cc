@@ -24,13 +24,6 @@ namespace {
 
 constexpr double kShort = 0.01;
 
-TEST(ShareBelow, IsAValueThatSoManyDoNotExceed) {
-  const std::vector<double> values = {5, 1, 4, 2, 3};
-  EXPECT_EQ(ShareBelow(values, 0), 1);
-  EXPECT_EQ(ShareBelow(values, 0.5), 3);
-  EXPECT_EQ(ShareBelow(values, 0.99), 5);
-}
-
 // One second a message, in groups that come at once.
 TEST(RateOf, IsThatOfTheLineWhateverTheGroups) {
   for (const int group : {1, 2, 4, 8}) {

@@ -1,9 +1,9 @@
-#include "gradientflow/planner/quantile.h"
+#include "gradientflow/base/quantile.h"
 
 #include <algorithm>
 #include <cstddef>
 
-namespace gradientflow::planner {
+namespace gradientflow {
 
 double Quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
@@ -19,14 +19,4 @@ double Quantile(std::vector<double> values, double share) {
   return low + part * (high - low);
 }
 
-Quartiles QuartilesOf(const std::vector<double>& values) {
-  return {.median = Quantile(values, 0.5),
-          .lower_quartile = Quantile(values, 0.25),
-          .upper_quartile = Quantile(values, 0.75)};
-}
-
-double SpreadOf(const Quartiles& of) {
-  return (of.upper_quartile - of.lower_quartile) / 1.349;
-}
-
-}  // namespace gradientflow::planner
+}  // namespace gradientflow

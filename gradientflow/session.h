@@ -212,11 +212,12 @@ class GradientSession {
   // wait for it. Only the weights of what was sent change. A nonfinite step is
   // skipped. The momentum lives in the session.
   //
-  // Call it at most once for each step, before the next step begins, else
-  // kFailedPrecondition. With residual=momentum the momentum of every group
-  // must be that of the options, else kInvalidArgument. After these two errors,
-  // and after kResourceExhausted, nothing has changed; after any other error
-  // the job ends. Must not run concurrently with FinishStep().
+  // Call it at most once for each step, before the next step begins, and while
+  // the stream is not being captured, else kFailedPrecondition. With
+  // residual=momentum the momentum of every group must be that of the options,
+  // else kInvalidArgument. After these two errors, and after
+  // kResourceExhausted, nothing has changed; after any other error the job
+  // ends. Must not run concurrently with FinishStep().
   Status OptimizerStep(const std::vector<OptimizerGroup>& groups);
   // The same, with all tensors in one group.
   Status OptimizerStep(const OptimizerOptions& config,

@@ -167,7 +167,12 @@ Status DeviceOptimizer::Update(std::size_t group,
     launched = Launch(config, *table.value(), exchanged, stream);
   }
   const Status recorded = stream.Record(stepped_.get());
-  return launched.ok() ? recorded : launched;
+  if (!launched.ok() || recorded.ok() ||
+      recorded.code() == StatusCode::kUnavailable) {
+    return launched.ok() ? recorded : launched;
+  }
+  // Other codes could say that nothing has changed.
+  return {StatusCode::kInternal, recorded.message()};
 }
 
 Status DeviceOptimizer::Launch(const OptimizerOptions& config,

@@ -49,7 +49,9 @@ class DeviceOptimizer {
   // Updates the tensors of one group; groups count from 0. weights[i] are
   // tensor i's float32 master weights in the device's memory, which the caller
   // lends until the stream has done this work; null leaves the tensor alone.
-  // The first update allocates the momentum (float32 per element).
+  // The first update allocates the momentum (float32 per element). After
+  // kInvalidArgument, kFailedPrecondition (as if the stream is being captured)
+  // and kResourceExhausted, neither weights nor momentum change.
   Status Update(std::size_t group, const OptimizerOptions& config,
                 std::span<float* const> weights,
                 const ExchangedOnDevice& exchanged, Stream& stream);

@@ -398,6 +398,7 @@ Status Steps::OptimizerStep(const std::vector<OptimizerGroup>& groups) {
     if (status.ok()) ++updated;
   }
   const bool refused = status.code() == StatusCode::kInvalidArgument ||
+                       status.code() == StatusCode::kFailedPrecondition ||
                        status.code() == StatusCode::kResourceExhausted;
   if (refused && updated == 0) return status;  // Nothing has changed.
   if (args_.profiler != nullptr) {

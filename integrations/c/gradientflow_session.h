@@ -140,7 +140,8 @@ GF_API void gf_optimizer_init(gf_optimizer*);
  * weights of chunks that were sent. It skips a nonfinite step. A step may be
  * applied once, before the next one begins. With residual=momentum the momentum
  * must equal the option "momentum", else the call returns GF_INVALID_ARGUMENT,
- * has changed nothing, and can be made again. */
+ * has changed nothing, and can be made again. The same goes for
+ * GF_FAILED_PRECONDITION while the stream is being captured. */
 GF_API gf_status gf_session_optimizer_step(gf_session*, const gf_optimizer*,
                                            float* const* weights, size_t count);
 /* The same, with separate settings for groups of tensors: tensor i follows

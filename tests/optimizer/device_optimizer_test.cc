@@ -139,5 +139,20 @@ TEST_F(DeviceOptimizerTest, AnUploadThatFailedIsMadeAgain) {
   EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 4));
 }
 
+TEST_F(DeviceOptimizerTest, ARefusalOfTheStreamChangesNothing) {
+  const DeviceMemory weights = Floats(5);
+  auto* const data = reinterpret_cast<float*>(weights.get());
+  const Status captured(StatusCode::kFailedPrecondition, "captured");
+  device_.FailCall(FakeCall::kWait, 0, captured);
+  EXPECT_EQ(optimizer_->Update(0, kSgd, {&data, 1}, {}, *first_).code(),
+            StatusCode::kFailedPrecondition);
+  EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 5));
+  // Here the weights have changed, so it is no refusal.
+  device_.FailCall(FakeCall::kRecord, 0, captured);
+  EXPECT_EQ(optimizer_->Update(0, kSgd, {&data, 1}, {}, *first_).code(),
+            StatusCode::kInternal);
+  EXPECT_EQ(Read(weights, *first_), std::vector<float>(kElements, 4));
+}
+
 }  // namespace
 }  // namespace gradientflow

@@ -143,6 +143,36 @@ TEST_P(DeviceSteps, EndOnAllRanksWhenALaunchFails) {
   });
 }
 
+// As a stream that is being captured does.
+TEST_P(DeviceSteps, GoOnAfterAStreamHasRefusedTheOptimizer) {
+  RunRanks(MakeJob(Over::kDevices, 2), [](GradientSession& session) {
+    std::vector<std::vector<float>> weights;
+    std::vector<float*> pointers;
+    for (const TensorSpec& tensor : SomeTensors()) {
+      weights.emplace_back(tensor.elements, 1.0F);
+    }
+    for (std::vector<float>& one : weights) pointers.push_back(one.data());
+    const auto start = weights;
+    for (int step = 0; step < 2; ++step) {
+      ProduceAll(session, step);
+      ASSERT_TRUE(session.FinishStep().ok());
+      if (step == 0 && session.rank() == 1) {
+        DeviceOfThisRank()->FailCall(
+            FakeCall::kWait, 0,
+            Status(StatusCode::kFailedPrecondition, "captured"));
+        EXPECT_EQ(session.OptimizerStep({}, pointers).code(),
+                  StatusCode::kFailedPrecondition);
+        EXPECT_EQ(weights, start);
+      }
+      const Status updated = session.OptimizerStep({}, pointers);
+      EXPECT_TRUE(updated.ok()) << updated.message();
+      // The device finishes the update before the gradients are written again.
+      ASSERT_TRUE(session.SaveState().ok());
+      EXPECT_NE(weights, start);
+    }
+  });
+}
+
 // Ranks whose pools are on the host and on devices.
 TEST_P(DeviceSteps, GiveTheSameBitsOnEveryKindOfRank) {
   std::mutex mutex;

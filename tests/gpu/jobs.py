@@ -32,6 +32,8 @@ class Job:
         for program in re.findall(r"\bbin/[\w/]+", " ".join(self.command)):
             if not (folder / program).exists():
                 return f"{program} is not in the bundle"
+        if "scaling.py" in " ".join(self.command) and not shutil.which("ip"):
+            return "no ip on this machine: links are made by iproute2"
         if self.command[0] == SANITIZER and not sanitizer(folder):
             return "no compute-sanitizer in the bundle, nor on this machine"
         return ""

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from harness import Outcome, Ranks, launch, run
-from versions import since_2_14, since_2_15
+from versions import since_2_13, since_2_14, since_2_15
 
 # -- Profilers -------------------------------------------------------------
 
@@ -211,6 +211,7 @@ def _everything(ranks: Ranks) -> None:
     dist.barrier()
 
 
+@since_2_13
 def test_everything_under_detail() -> None:
     launch(_everything, 2, env=DETAIL)
 

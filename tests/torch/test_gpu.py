@@ -1,6 +1,6 @@
 """What only a GPU shows: streams, captured graphs, memory, NCCL.
 
-Ranks share the GPUs there are, so NCCL is used by jobs of one rank only.
+Ranks share the GPUs there are, so only jobs of one rank use NCCL.
 `tests/torch/run --device cuda` runs these, and the other files on GPUs, too.
 """
 

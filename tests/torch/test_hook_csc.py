@@ -225,7 +225,7 @@ def channels_last(ranks: Ranks) -> None:
         ddp.zero_grad()
         ddp(inputs).square().sum().backward()
         total += model.weight.grad
-    sent = local - hook.state_dict()["residual"]["weight"]
+    sent = local - hook.state_dict()["residual"]["weight"].to(local.device)
     dist.all_reduce(sent)
     torch.testing.assert_close(sent / ranks.size, total, atol=2e-3, rtol=1e-4)
 

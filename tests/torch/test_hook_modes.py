@@ -60,7 +60,7 @@ def mean_of(ranks: Ranks, local: dict[str, np.ndarray | None]) -> dict:
         dist.all_reduce(sizes, dist.ReduceOp.MAX)
         total = torch.zeros(int(sizes), dtype=torch.float64)
         if value is not None:
-            total += shape.flatten()
+            total += shape.flatten().to(total.device)
         dist.all_reduce(total)
         means[name] = (total / ranks.size).numpy()
     return means

@@ -167,9 +167,9 @@ Status DeviceOptimizer::Update(std::size_t group,
     launched = Launch(config, *table.value(), exchanged, stream);
   }
   const Status recorded = stream.Record(stepped_.get());
-  if (!launched.ok() || recorded.ok() ||
-      recorded.code() == StatusCode::kUnavailable) {
-    return launched.ok() ? recorded : launched;
+  if (!launched.ok()) return launched;
+  if (recorded.ok() || recorded.code() == StatusCode::kUnavailable) {
+    return recorded;
   }
   // Other codes could say that nothing has changed.
   return {StatusCode::kInternal, recorded.message()};

@@ -26,14 +26,16 @@ class Job:
     usual: float  # Seconds on a good day: it is not begun with less.
     seconds: float  # Killed after these.
     environment: dict = dataclasses.field(default_factory=dict)
+    tools: typing.Sequence[str] = ()  # Programs of the machine that it calls.
 
     def missing(self, folder):
         """Why the job cannot run, as far as files tell; empty if it can."""
         for program in re.findall(r"\bbin/[\w/]+", " ".join(self.command)):
             if not (folder / program).exists():
                 return f"{program} is not in the bundle"
-        if "scaling.py" in " ".join(self.command) and not shutil.which("ip"):
-            return "no ip on this machine: links are made by iproute2"
+        for tool in self.tools:
+            if not shutil.which(tool):
+                return f"no {tool} on this machine"
         if self.command[0] == SANITIZER and not sanitizer(folder):
             return "no compute-sanitizer in the bundle, nor on this machine"
         return ""
@@ -71,8 +73,8 @@ def test(name, usual, seconds=400):
     return Job(name, "tests", [f"bin/{name}"], usual, seconds)
 
 
-def benchmark(name, command, usual, environment=None):
-    return Job(name, "benchmarks", command, usual, 500, environment or {})
+def benchmark(name, command, usual, environment=None, tools=()):
+    return Job(name, "benchmarks", command, usual, 500, environment or {}, tools)
 
 
 def checked(tool, name, usual):
@@ -86,7 +88,8 @@ def scaling(ranks):
         f"scaling, ranks: {ranks}",
         ["python3", "benchmarks/scaling/scaling.py", "--device", "cuda", "--links",
          "shm", "--ranks", str(ranks), "--json", "{json}"], 40,
-        {"BENCHMARK_PROGRAMS": "{folder}/bin", "PYTHONPATH": "{folder}/benchmarks"})
+        {"BENCHMARK_PROGRAMS": "{folder}/bin", "PYTHONPATH": "{folder}/benchmarks"},
+        ["ip"])  # It makes the ranks' links.
 
 
 ENGINE = "bin/engine --plan benchmarks/alexnet_bn.json"

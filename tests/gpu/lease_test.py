@@ -94,6 +94,14 @@ class Lease(Pretended):
         self.assertEqual(said["machine"]["driver"], "580.65.06")
         self.assertEqual(said["left"], [])
 
+    def test_a_job_without_its_tools_is_skipped(self):
+        self.program("linked", PASSES)
+        self.jobs[-1].tools = ["sh", "no-such-tool"]
+        code, said = self.run_lease()
+        self.assertEqual((code, said["jobs"]["linked"]["skipped"]), (0, 1))
+        self.assertEqual(said["jobs"]["linked"]["why"],
+                         "no no-such-tool on this machine")
+
     def test_a_second_call_goes_on_where_the_time_ran_out(self):
         self.program("first", PASSES)
         self.program("long", PASSES, usual=1000)

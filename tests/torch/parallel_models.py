@@ -280,6 +280,20 @@ def loss_of(model: torch.nn.Module, step: int, rank: int) -> torch.Tensor:
     return torch.nn.functional.mse_loss(model(inputs), targets)
 
 
+def train_steps(
+    ranks: harness.Ranks,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    steps: int,
+) -> tuple[list[bytes], float]:
+    """Trains a net(); returns its bits, and how far it is from train_alone()."""
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss_of(model, step, ranks.rank).backward()
+        optimizer.step()
+    return bits_of(model), distance(model, train_alone(ranks.size, steps))
+
+
 def check_mean(
     ranks: harness.Ranks, model: gft.DataParallel, plain: torch.nn.Module
 ) -> None:

@@ -21,6 +21,7 @@ from parallel_models import (
     net,
     random_inputs,
     train_alone,
+    train_steps,
 )
 
 SHAPES = {"a": (7, 11), "b": (130,), "c": (3, 5, 7), "d": (1,), "e": (0,)}
@@ -61,12 +62,7 @@ def train(
     # At first the weights differ from rank 0's: they must become the same.
     model = gft.DataParallel(net(ranks.rank), compression=compression, **settings)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, 0.9)
-    for step in range(steps):
-        inputs, targets = batch(step, ranks.rank)
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    return bits_of(model), distance(model, train_alone(ranks.size, steps))
+    return train_steps(ranks, model, optimizer, steps)
 
 
 def train_keeping_gradients(ranks: Ranks, steps: int) -> tuple[list[bytes], float]:

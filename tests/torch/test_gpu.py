@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gradientflow.torch as gft
 from harness import DEVICE, Ranks, launch
-from parallel_models import batch, bits_of, distance, loss_of, net, train_alone
+from parallel_models import batch, loss_of, net, train_steps
 
 pytestmark = pytest.mark.skipif(
     DEVICE != "cuda", reason="needs a GPU: tests/torch/run --device cuda"
@@ -52,7 +52,6 @@ def test_collectives_are_ordered_by_streams(size: int) -> None:
 def train(
     ranks: Ranks, kind: str, compression: str | None, options: dict[str, str]
 ) -> tuple[list[bytes], float]:
-    steps = 10
     model: torch.nn.Module
     csc = {"sparsity": 0.0, "chunk_elements": 17} if compression == "csc" else {}
     if kind == "DataParallel":
@@ -62,11 +61,7 @@ def train(
         model = DistributedDataParallel(net(), device_ids=[torch.cuda.current_device()])
         gft.register(model, compression or "fp16", **csc)
         optimizer = torch.optim.SGD(model.parameters(), 0.05, 0.9)
-    for step in range(steps):
-        optimizer.zero_grad()
-        loss_of(model, step, ranks.rank).backward()
-        optimizer.step()
-    return bits_of(model), distance(model, train_alone(ranks.size, steps))
+    return train_steps(ranks, model, optimizer, steps=10)
 
 
 @pytest.mark.parametrize("compression", [None, "fp16", "bf16", "csc"])

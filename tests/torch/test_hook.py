@@ -16,13 +16,11 @@ from parallel_models import (
     SPARSITY_1,
     Given,
     batch,
-    bits_of,
-    distance,
     flat,
     gradients_of,
     net,
     random_inputs,
-    train_alone,
+    train_steps,
 )
 
 SHAPES = {"a": (7, 11), "b": (130,), "c": (3, 5, 7), "d": (1,)}
@@ -78,13 +76,7 @@ def train(ranks: Ranks, compression: str, steps: int, **settings: object) -> tup
     model = DistributedDataParallel(net(), bucket_cap_mb=1e-3)
     gft.register(model, compression, **settings)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, 0.9)
-    for step in range(steps):
-        inputs, targets = batch(step, ranks.rank)
-        optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(inputs), targets).backward()
-        optimizer.step()
-    apart = distance(model, train_alone(ranks.size, steps))
-    return bits_of(model), apart
+    return train_steps(ranks, model, optimizer, steps)
 
 
 def train_csc(ranks: Ranks, sparsity: float, steps: int) -> tuple:

@@ -112,7 +112,7 @@ class FakeDevice final : public Device {
   std::function<void()> CurrentSetter() const override;
   // Like a GPU: a launch that finds the device broken reports what broke it.
   Status KernelStatus(std::string_view kernel, int error) const override;
-  // Of other devices it knows only that of SetOther().
+  // Knows the memory of one other device, the one given to SetOther().
   MemoryOwner OwnerOf(const void* pointer) const override;
   // Null: there is none. `other` outlives this device. Not during calls.
   void SetOther(const FakeDevice* other) { other_ = other; }

@@ -7,6 +7,7 @@ nothing.
 """
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,7 +25,7 @@ def _close(path: str, address: str) -> None:
     """Puts a rule before the one by which the kernel takes what is for it."""
     for command in (
             "ip rule add pref 100 lookup local",
-            f"ip rule add pref 10 to {address} ipproto tcp "
+            f"ip rule add pref 10 to {address} ipproto {socket.IPPROTO_TCP} "
             f"dport {_FIRST_PORT}-{_LAST_PORT} blackhole",
             "ip rule del pref 0"):
         subprocess.run(["nsenter", f"--net={path}", *command.split()],

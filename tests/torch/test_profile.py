@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 import gradientflow.torch as gft
 from harness import Ranks, launch
 from parallel_models import batch, loss_of, net
-from scripts import run_script
+from scripts import LEAVE, run_script
 
 STEPS = 20
 LEFT_OUT = 2  # At the beginning.
@@ -288,6 +288,8 @@ def test_says_once_that_a_model_without_a_hook_has_none(
 ) -> None:
     file = tmp_path / "profile.json"
     code = TRAIN.format(backend=backend, register="pass")
+    if backend == "gloo":
+        code += LEAVE
     first, second = run_script(code, 2, GRADIENTFLOW_PROFILE=str(file))
     assert (first.exit_code, second.exit_code) == (0, 0), first.errors
     assert first.errors.count("GRADIENTFLOW_PROFILE: no profile is written") == 1
@@ -298,13 +300,14 @@ def test_says_once_that_a_model_without_a_hook_has_none(
 
 @pytest.mark.parametrize("env", [{"GRADIENTFLOW_PROFILE": ""}, {}])
 def test_says_nothing_if_none_is_wanted(env: dict[str, str]) -> None:
-    (ended,) = run_script(TRAIN.format(backend="gloo", register="pass"), 1, **env)
+    code = TRAIN.format(backend="gloo", register="pass") + LEAVE
+    (ended,) = run_script(code, 1, **env)
     assert (ended.exit_code, ended.errors.count("GRADIENTFLOW_PROFILE")) == (0, 0)
 
 
 def test_says_nothing_if_there_is_one(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "profile.json"
-    code = TRAIN.format(backend="gloo", register="gft.register(model, 'fp16')")
+    code = TRAIN.format(backend="gloo", register="gft.register(model, 'fp16')") + LEAVE
     (ended,) = run_script(code, 1, GRADIENTFLOW_PROFILE=str(file))
     assert (ended.exit_code, ended.errors.count("no profile")) == (0, 0), ended.errors
     assert file.exists()

@@ -18,8 +18,10 @@ LIMIT_SECONDS = 120.0
 # is destroyed, and the interpreter aborts if one of them drops a Python object while
 # the interpreter is taken down. This leaves after the exit handlers, before that.
 LEAVE = """
-import atexit, os
+import atexit, os, sys
 atexit._run_exitfuncs()
+sys.stdout.flush()
+sys.stderr.flush()
 os._exit(0)
 """
 

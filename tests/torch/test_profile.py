@@ -282,15 +282,17 @@ dist.destroy_process_group()
 """
 
 
+def train_script(backend: str, register: str = "pass") -> str:
+    code = TRAIN.format(backend=backend, register=register)
+    return code + LEAVE if backend == "gloo" else code
+
+
 @pytest.mark.parametrize("backend", ["gradientflow", "gloo"])
 def test_says_once_that_a_model_without_a_hook_has_none(
     backend: str, tmp_path: pathlib.Path
 ) -> None:
     file = tmp_path / "profile.json"
-    code = TRAIN.format(backend=backend, register="pass")
-    if backend == "gloo":
-        code += LEAVE
-    first, second = run_script(code, 2, GRADIENTFLOW_PROFILE=str(file))
+    first, second = run_script(train_script(backend), 2, GRADIENTFLOW_PROFILE=str(file))
     assert (first.exit_code, second.exit_code) == (0, 0), first.errors
     assert first.errors.count("GRADIENTFLOW_PROFILE: no profile is written") == 1
     assert "gradientflow.torch.register(ddp, 'fp16')" in first.errors
@@ -300,14 +302,13 @@ def test_says_once_that_a_model_without_a_hook_has_none(
 
 @pytest.mark.parametrize("env", [{"GRADIENTFLOW_PROFILE": ""}, {}])
 def test_says_nothing_if_none_is_wanted(env: dict[str, str]) -> None:
-    code = TRAIN.format(backend="gloo", register="pass") + LEAVE
-    (ended,) = run_script(code, 1, **env)
+    (ended,) = run_script(train_script("gloo"), 1, **env)
     assert (ended.exit_code, ended.errors.count("GRADIENTFLOW_PROFILE")) == (0, 0)
 
 
 def test_says_nothing_if_there_is_one(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "profile.json"
-    code = TRAIN.format(backend="gloo", register="gft.register(model, 'fp16')") + LEAVE
+    code = train_script("gloo", "gft.register(model, 'fp16')")
     (ended,) = run_script(code, 1, GRADIENTFLOW_PROFILE=str(file))
     assert (ended.exit_code, ended.errors.count("no profile")) == (0, 0), ended.errors
     assert file.exists()

@@ -374,33 +374,29 @@ std::size_t Engine::ReadableEnd() {
 bool Engine::Poll() {
   FailIfMisused();
   if (!open_) return false;
-  const bool taken = result_open_ && TakeResult();
-  const bool moved = !result_open_ && Advance();
+  bool moved = result_open_ && TakeResult();
+  if (!result_open_) {
+    const std::size_t end = overlap_ || backward_over_ ? ReadableEnd() : 0;
+    // A hook that went wrong before it set one of the marks is noticed here.
+    if (end > written_end_ && !FailIfMisused()) {
+      if (written_end_ == 0) args_.before_buckets();
+      written_end_ = end;
+      args_.aggregator->Advance(end);
+    }
+    if (MayLook()) moved |= args_.aggregator->Work();
+  }
   // A failure of the aggregator itself, not of a call, must end the job on all
   // ranks, too.
   const Status& broken = args_.aggregator->result().status;
   if (!broken.ok()) args_.fabric->Fail(broken);
   MeasureBusy();
   if (backward_over_) LookForBackwardEnd();
-  return taken || moved;
+  return moved;
 }
 
 void Engine::SendTheRest() {
   given_up_ = backward_over_ = true;
   LookForResult();
-}
-
-bool Engine::Advance() {
-  if (overlap_ || backward_over_) {
-    const std::size_t end = ReadableEnd();
-    // A hook that went wrong before it set one of these marks is noticed here.
-    if (end > written_end_ && !FailIfMisused()) {
-      if (written_end_ == 0) args_.before_buckets();
-      written_end_ = end;
-      args_.aggregator->Advance(end);
-    }
-  }
-  return MayLook() && args_.aggregator->Work();
 }
 
 // Returns whether the aggregator may work now. If nothing is left but to ask a

@@ -153,7 +153,6 @@ class Engine final : public Driver::Client {
   bool Failed() const;
   bool MayLook() const;
   bool TakeResult();
-  bool Advance();
   void MeasureBusy();
 
   const EngineArgs args_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 
 namespace gradientflow {
 
@@ -13,25 +14,36 @@ void LaneWriter::Push(const OutMessage& message) {
 
 // Skips what has left of the front message, then adds headers and payloads
 // until either limit is reached.
-std::size_t LaneWriter::Gather(std::span<iovec> pieces,
-                               std::size_t most_bytes) {
+LaneWriter::Gathered LaneWriter::Gather(std::span<iovec> room,
+                                        std::size_t most_bytes) {
   std::size_t count = 0;
+  std::size_t bytes = 0;
   std::size_t skip = front_bytes_;
-  const auto add = [&](const std::byte* data, std::size_t bytes) {
-    const std::size_t skipped = std::min(skip, bytes);
+  const auto add = [&](const std::byte* data, std::size_t size) {
+    const std::size_t skipped = std::min(skip, size);
     skip -= skipped;
-    const std::size_t rest = std::min(bytes - skipped, most_bytes);
+    const std::size_t rest = std::min(size - skipped, most_bytes - bytes);
     if (rest == 0) return;
-    most_bytes -= rest;
+    bytes += rest;
     // sendmsg() takes non-const pieces, but only reads them.
-    pieces[count++] = {const_cast<std::byte*>(data + skipped), rest};
+    room[count++] = {const_cast<std::byte*>(data + skipped), rest};
   };
   for (std::size_t i = written_;
-       i < queue_.size() && most_bytes > 0 && count + 2 <= pieces.size(); ++i) {
+       i < queue_.size() && bytes < most_bytes && count + 2 <= room.size();
+       ++i) {
     add(queue_[i].header.data(), kHeaderBytes);
     add(queue_[i].payload.data, queue_[i].payload.bytes);
   }
-  return count;
+  if (count > 1 && bytes <= few_.size()) {
+    std::byte* end = few_.data();
+    for (const iovec& piece : room.first(count)) {
+      std::memcpy(end, piece.iov_base, piece.iov_len);
+      end += piece.iov_len;
+    }
+    room[0] = {few_.data(), bytes};
+    count = 1;
+  }
+  return {room.first(count), bytes};
 }
 
 void LaneWriter::Wrote(std::size_t bytes) {

@@ -23,10 +23,15 @@ class LaneWriter {
   // Number of messages that have not been written completely.
   std::size_t waiting() const { return queue_.size() - written_; }
 
-  // Fills a prefix of `pieces` with the bytes that leave next, up to about
-  // `most_bytes`, and returns the number of pieces. They stay valid until
-  // Wrote() or TakeAll().
-  std::size_t Gather(std::span<iovec> pieces, std::size_t most_bytes);
+  // What the next system call writes.
+  struct Gathered {
+    std::span<const iovec> pieces;
+    std::size_t bytes = 0;  // Of all pieces together.
+  };
+  // Returns the bytes that leave next, up to about `most_bytes`, in pieces that
+  // it lists in `room`. They stay valid until Wrote(), TakeAll() or the next
+  // Gather(). A few bytes are one piece, a copy.
+  Gathered Gather(std::span<iovec> room, std::size_t most_bytes);
   // The first `bytes` of these have left.
   void Wrote(std::size_t bytes);
 
@@ -49,6 +54,9 @@ class LaneWriter {
   std::deque<Entry> queue_;
   std::size_t written_ = 0;
   std::size_t front_bytes_ = 0;
+  // A message of header and payload is in two pieces, which cost the kernel
+  // more than a copy of so many bytes does.
+  std::array<std::byte, 512> few_;
 };
 
 }  // namespace gradientflow

@@ -3,18 +3,9 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <array>
 #include <cerrno>
-#include <cstring>
 
 namespace gradientflow {
-namespace {
-
-// A message of header and payload is in two pieces, which cost the kernel more
-// than a copy of so many bytes does.
-constexpr std::size_t kFewBytes = 512;
-
-}  // namespace
 
 TcpLane::TcpLane(int lane, Socket connected, const Owner& owner)
     : index(lane),
@@ -35,29 +26,6 @@ std::int64_t TcpLane::Read(const iovec* pieces, int count) {
                                      pieces->iov_len, MSG_DONTWAIT)
                             : ::recvmsg(socket.fd(), &message, MSG_DONTWAIT);
     if (got >= 0) return got;
-    if (errno != EINTR) return -std::int64_t{errno};
-  }
-}
-
-std::int64_t TcpLane::Write(std::span<const iovec> pieces, std::size_t bytes) {
-  constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
-  std::array<std::byte, kFewBytes> together;
-  const bool few = bytes <= together.size();
-  if (few) {
-    std::byte* end = together.data();
-    for (const iovec& piece : pieces) {
-      std::memcpy(end, piece.iov_base, piece.iov_len);
-      end += piece.iov_len;
-    }
-  }
-  msghdr message = {};
-  message.msg_iov = const_cast<iovec*>(pieces.data());
-  message.msg_iovlen = pieces.size();
-  for (;;) {
-    const ssize_t sent =
-        few ? ::send(socket.fd(), together.data(), bytes, kFlags)
-            : ::sendmsg(socket.fd(), &message, kFlags);
-    if (sent >= 0) return sent;
     if (errno != EINTR) return -std::int64_t{errno};
   }
 }
@@ -113,13 +81,14 @@ void TcpLane::LendRead() {
   owner_.io->Lend(&loan);
 }
 
-bool TcpLane::LendWrite(std::span<const iovec> pieces, std::size_t bytes) {
-  if (owner_.io == nullptr || !owner_.io->any() || bytes < kLeastLentBytes) {
+bool TcpLane::LendWrite(const LaneWriter::Gathered& next) {
+  if (owner_.io == nullptr || !owner_.io->any() ||
+      next.bytes < kLeastLentBytes) {
     return false;
   }
   Loan& loan = LoanOf(&out_, false);
-  loan.least_bytes = bytes;
-  loan.pieces.assign(pieces.begin(), pieces.end());
+  loan.least_bytes = next.bytes;
+  loan.pieces.assign(next.pieces.begin(), next.pieces.end());
   owner_.io->Lend(&loan);
   return true;
 }

@@ -51,9 +51,9 @@ class TcpLane final : public LaneReader::Source {
   // Lends the missing part of the payload that is arriving. REQUIRES
   // LaneReader::Outcome::kLarge.
   void LendRead();
-  // Lends the pieces that the writer has gathered, if they are large. Returns
-  // whether it has.
-  bool LendWrite(std::span<const iovec> pieces, std::size_t bytes);
+  // Lends what the writer has gathered, if that is large. Returns whether it
+  // has.
+  bool LendWrite(const LaneWriter::Gathered& next);
   // Gives the bytes that the io thread has read to the reader.
   void TakeRead();
   // Tells the writer what the io thread has written. Returns whether the
@@ -65,9 +65,6 @@ class TcpLane final : public LaneReader::Source {
 
   // From LaneReader::Source.
   std::int64_t Read(const iovec* pieces, int count) override;
-  // Writes what it can of the pieces, which have `bytes` together. Returns the
-  // number of bytes, or -errno; -EAGAIN if the connection is full.
-  std::int64_t Write(std::span<const iovec> pieces, std::size_t bytes);
 
   const int index;
   Socket socket;

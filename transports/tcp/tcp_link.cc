@@ -1,6 +1,7 @@
 #include "transports/tcp/tcp_link.h"
 
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <array>
 #include <bit>
@@ -234,25 +235,33 @@ bool TcpLink::Read(TcpLane& lane) {
 // ---- Out.
 
 bool TcpLink::Write(TcpLane& lane) {
+  constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
   if (lane.writing_lent()) return false;
   std::size_t spent = 0;
   int error = 0;
   while (!lane.writer.empty() && spent < kWriteBudgetBytes && !lane.blocked) {
     std::array<iovec, kMostPieces> room;
-    const std::span<const iovec> pieces(
-        room.data(), lane.writer.Gather(room, kMostBytesAtOnce));
-    std::size_t bytes = 0;
-    for (const iovec& piece : pieces) bytes += piece.iov_len;
-    if (lane.LendWrite(pieces, bytes)) break;
-    const std::int64_t sent = lane.Write(pieces, bytes);
-    if (sent < 0 && sent != -EAGAIN && sent != -EWOULDBLOCK) {
-      error = static_cast<int>(-sent);
+    const LaneWriter::Gathered next =
+        lane.writer.Gather(room, kMostBytesAtOnce);
+    if (lane.LendWrite(next)) break;
+    // The kernel has less to do for a single piece that needs no msghdr.
+    const iovec& first = next.pieces.front();
+    msghdr message = {};
+    message.msg_iov = room.data();
+    message.msg_iovlen = next.pieces.size();
+    const ssize_t sent =
+        next.pieces.size() == 1
+            ? ::send(lane.socket.fd(), first.iov_base, first.iov_len, kFlags)
+            : ::sendmsg(lane.socket.fd(), &message, kFlags);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
+      error = errno;
       break;
     }
     const std::size_t taken = sent < 0 ? 0 : static_cast<std::size_t>(sent);
     lane.writer.Wrote(taken);
     spent += taken;
-    lane.blocked = taken < bytes;
+    lane.blocked = taken < next.bytes;
   }
   if (lane.writer.empty() || lane.blocked || lane.writing_lent()) {
     to_write_ &= ~lane.bit();

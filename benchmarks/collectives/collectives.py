@@ -42,7 +42,7 @@ from typing import Any
 
 import show
 from lib import report
-from lib.network import Network
+from lib.network import Network, congestion_option
 from lib.ranks import Team
 from peers import IO, RING_RECEIVES, WAYS, start_all
 
@@ -152,8 +152,9 @@ def measure(args: report.Args, teams: list[Team], collective: str,
         "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
         "wire": args.wire or args.dtype, "redop": "sum", "algorithm": algorithm,
         "fabric": args.fabric, "ranks": args.ranks, "gbps": args.gbps,
-        "per_host": args.per_host, "io_threads": args.io_threads[0],
-        "time_us": ours.us(), "algbw_gbps": 1e-3 * size / ours.us(),
+        "congestion": args.congestion, "per_host": args.per_host,
+        "io_threads": args.io_threads[0], "time_us": ours.us(),
+        "algbw_gbps": 1e-3 * size / ours.us(),
         "busbw_gbps": 1e-3 * moved / ours.us(), "wrong": wrong,
         **ours.cpu_per_byte(batch_bytes)}
     for other in dict.fromkeys(one.name for one in contestants[1:]):
@@ -210,6 +211,7 @@ def options(add: report.Add) -> None:
     add("--fabric", choices=("shm", "tcp", "rdma"), default="shm")
     add("--gbps", type=report.list_of(float), default=[],
         help="of the hosts' links, in each network; default: one host")
+    congestion_option(add)
     add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
     add("--best", action="store_true",
         help="next to the best of all algorithms, with the predicted times of all")
@@ -238,10 +240,12 @@ def main(args: report.Args) -> None:
     rows = []
     with tempfile.TemporaryDirectory() as args.folder, \
             Network(args.ranks, args.gbps[0] if args.gbps else None,
-                    per_host=args.per_host, more_gbps=args.gbps[1:]) as network:
+                    per_host=args.per_host, more_gbps=args.gbps[1:],
+                    congestion=args.congestion) as network:
+        args.congestion = network.congestion
         teams = list(start_all(args, network))
         others = [team.name for team in teams[1:]] + ["best"] * args.best
-        show.header(others)
+        show.header(args.congestion, others)
         for collective, size, algorithm in itertools.product(
                 args.collective, sizes(args.min, args.max, args.factor,
                                        DTYPE_BYTES[args.dtype]),

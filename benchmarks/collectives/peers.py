@@ -40,12 +40,14 @@ def start_bare_shared(args: argparse.Namespace, network: Network) -> Team:
         os.close(memory)
 
 
-def _connected() -> tuple[socket.socket, socket.socket]:
+def _connected(congestion: str) -> tuple[socket.socket, socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         one = socket.create_connection(listener.getsockname())
         other, _ = listener.accept()
     for end in (one, other):
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION,
+                       congestion.encode())
     return one, other
 
 
@@ -54,7 +56,7 @@ def start_bare_sockets(args: argparse.Namespace, network: Network) -> Team:
     which rank r has the connection r to the next one."""
     ring = args.ranks > 2
     connections = args.ranks if ring else MOST_CONNECTIONS
-    pairs = [_connected() for _ in range(connections)]
+    pairs = [_connected(network.congestion) for _ in range(connections)]
     to, back = ([end.fileno() for end in ends] for ends in zip(*pairs))
     try:
         if not ring:

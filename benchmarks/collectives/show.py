@@ -26,7 +26,8 @@ def _line(cells: Iterable[str]) -> None:
           flush=True)
 
 
-def header(others: list[str]) -> None:
+def header(congestion: str, others: list[str]) -> None:
+    print(f"# TCP's congestion control: {congestion}")
     headings, units, _, _ = zip(*_COLUMNS)
     _line([*headings, *(cell for name in others for cell in (name, f"{name}/"))])
     _line([*units, *["(us)", "ours"] * len(others)])

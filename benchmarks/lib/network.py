@@ -3,19 +3,38 @@
 With the right to make network namespaces (root), every host has its own, so
 that byte counters show only the traffic of this job. Hosts on links are one
 namespace each, joined by veth pairs to one bridge; both ends of every pair send
-through a token bucket (tbf). Hosts may have several such networks. Without that
-right, two ranks on this host's loopback stand for two hosts: the kernel paces every
-connection of a rank program to the link's rate (SO_MAX_PACING_RATE, see
-rank_main.cc).
+through a token bucket (tbf). Hosts may have several such networks. Every
+connection in a namespace (by IPv4) has the same congestion control, whatever this
+host's is, since short exchanges can take three times as long with one as with
+another.
+
+Without that right, two ranks on this host's loopback stand for two hosts: the
+kernel paces every connection of a rank program to the link's rate
+(SO_MAX_PACING_RATE, see rank_main.cc), and this host's congestion control holds.
 """
 
 from __future__ import annotations
 
+import pathlib
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 _PORT = 29531  # The port is free in a namespace of our own.
+_USUAL_CONGESTION = "cubic"  # That of Linux.
+
+
+def congestion_option(add: Callable[..., Any]) -> None:
+    """Adds the option whose value is Network's argument of that name."""
+    add("--congestion", metavar="NAME",
+        help=f"TCP's congestion control in namespaces, {_USUAL_CONGESTION} by "
+        "default; what there is: sysctl net.ipv4.tcp_available_congestion_control")
+
+
+def _congestion_of_this_host() -> str:
+    return pathlib.Path(
+        "/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
 
 
 def _new_namespace() -> subprocess.Popen[str]:
@@ -49,16 +68,17 @@ class Network:
 
     def __init__(self, ranks: int, gbps: float | None = None, *,
                  per_host: int = 1, more_gbps: Sequence[float] = (),
-                 pacing: bool = False) -> None:
+                 pacing: bool = False, congestion: str | None = None) -> None:
         """`gbps` is the rate of each link in each direction; None puts all
         ranks on one loopback interface. A host has `per_host` ranks.
         `more_gbps` are the rates of further networks: eth1, eth2 and so on.
+        `congestion` is TCP's congestion control, Linux's usual one by default.
 
         Without the right to make namespaces, loopback is this host's own and
         `shared` is true: its counters then include other traffic. Links are
         paced if `pacing` allows it, which only rank programs obey; otherwise
-        OSError is raised. Raises ValueError for an impossible rate or number of
-        ranks.
+        OSError is raised, as it is if the kernel lacks `congestion`. Raises
+        ValueError for an impossible rate or number of ranks.
         """
         rates = [] if gbps is None else [gbps, *more_gbps]
         if not 1 <= ranks <= 250 or not all(0.001 <= r <= 1000 for r in rates):
@@ -70,6 +90,7 @@ class Network:
         self.networks = len(rates)
         self.shared = False
         self.paced = False
+        self.congestion = congestion or _USUAL_CONGESTION
         self.paths: list[str] = []
         self._holders: list[subprocess.Popen[str]] = []
         try:
@@ -82,6 +103,9 @@ class Network:
             if self.paced and (ranks != 2 or len(rates) > 1):
                 raise ValueError("paced links join 2 ranks by one network; "
                                  "namespaces, which take more, need root")
+            self.congestion = _congestion_of_this_host()
+            if congestion not in (None, self.congestion):
+                raise
         except BaseException:
             self.close()
             raise
@@ -111,9 +135,10 @@ class Network:
     def how(self) -> str:
         """Describes, for people, what makes the links."""
         if self.gbps is None:
-            return "this machine as it is"
-        return ("TCP's own pacing (SO_MAX_PACING_RATE)" if self.paced else
-                "network namespaces joined by token buckets (tbf)")
+            return f"this machine as it is, TCP with {self.congestion}"
+        return (f"TCP's own pacing (SO_MAX_PACING_RATE), {self.congestion}"
+                if self.paced else "network namespaces joined by token buckets "
+                f"(tbf), {self.congestion}")
 
     def close(self) -> None:
         for holder in self._holders:
@@ -156,7 +181,8 @@ class Network:
 
     def _make_loopback(self) -> None:
         self.paths = [self._add()] * self.ranks
-        _run_in(self.paths[0], "ip link set lo up")
+        _run_in(self.paths[0], "ip link set lo up",
+                *_with_congestion(self.congestion))
 
     def _make_links(self, rates: list[float]) -> None:
         hosts = [self._add() for _ in range(-(-self.ranks // self.per_host))]
@@ -172,6 +198,16 @@ class Network:
                 _run_in(path, "ip link set lo up",
                         f"ip address add {address}/24 dev {name}",
                         f"ip link set {name} up", _shaper(name, gbps))
+        for path in hosts:
+            _run_in(path, *_with_congestion(self.congestion))
+
+
+def _with_congestion(name: str) -> list[str]:
+    """Commands that give all connections over the routes of a namespace this
+    congestion control. (Namespaces may set their sysctl to few of them.)"""
+    return [f"ip -4 route show table {table} | while read -r route; do ip -4 "
+            f"route change $route table {table} congctl {name}; done"
+            for table in ("main", "local")]
 
 
 def _run_in(path: str, *commands: str) -> None:

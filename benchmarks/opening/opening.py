@@ -20,7 +20,7 @@ import subprocess
 import tempfile
 
 from lib import report
-from lib.network import Network
+from lib.network import Network, congestion_option
 from lib.ranks import program, start_team
 
 PHASES = ("open", "collectives", "close")
@@ -53,14 +53,16 @@ def open_once(args: report.Args, network: Network, ranks: int,
 
 def measure(args: report.Args, ranks: int, meeting: str) -> report.Row:
     processes = min(args.processes or ranks, ranks)
-    with Network(processes, args.gbps, per_host=args.per_host) as network:
+    with Network(processes, args.gbps, per_host=args.per_host,
+                 congestion=args.congestion) as network:
         rounds = [open_once(args, network, ranks, meeting)
                   for _ in range(args.rounds)]
     medians = {key: report.median(seen[key] for seen in rounds)
                for key in rounds[0]}
     return {"benchmark": "opening", "ranks": ranks, "processes": processes,
             "connect": args.connect, "meeting": meeting, "gbps": args.gbps,
-            "per_host": args.per_host, "median_ms": medians["open_ms"],
+            "congestion": network.congestion, "per_host": args.per_host,
+            "median_ms": medians["open_ms"],
             "least_ms": min(seen["open_ms"] for seen in rounds),
             "most_ms": max(seen["open_ms"] for seen in rounds), **medians}
 
@@ -99,6 +101,7 @@ def options(add: report.Add) -> None:
     add("--fabric", choices=("auto", "shm", "tcp"), default="auto")
     add("--meeting", type=report.some_of(("tcp", "file")), default="tcp,file")
     add("--gbps", type=float, help="of the hosts' links; default: one host")
+    congestion_option(add)
     add("--per-host", type=report.at_least(1), default=1, help="with --gbps")
     add("--rounds", type=report.at_least(1), default=7)
 
@@ -112,6 +115,7 @@ def main(args: report.Args) -> None:
             for ranks in args.ranks for meeting in args.meeting]
     print(report.table(rows, {
         "ranks": "{ranks}", "meeting": "{meeting}",
+        "congestion control": "{congestion}",
         "median ms": "{median_ms:.1f}", "least": "{least_ms:.1f}",
         "most": "{most_ms:.1f}", "links": "{open_links:.0f}",
         "descriptors": "{open_descriptors:.1f}",

@@ -30,7 +30,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lib import models, report
-from lib.network import Network
+from lib.network import Network, congestion_option
 from lib.ranks import RankError, program, run_commands, run_programs
 
 PLAN = "../gradientflow/gradientflow_plan"
@@ -43,7 +43,8 @@ WIRES = {"dense": ({}, {"wire": "float32"}),
                  {"wire": "float16", "mode": "csc", "sparsity": "0.85"})}
 BUCKETS = {"tensor": ("per tensor", "0"), "lazy": ("lazy", "auto"),
            "one": ("one bucket", "inf")}
-PLACE = {"model": "{model}", "Gb/s": "{link_gbps:g}", "ranks": "{ranks}"}
+PLACE = {"model": "{model}", "Gb/s": "{link_gbps:g}",
+         "congestion control": "{congestion}", "ranks": "{ranks}"}
 SWEEP = ("0", *(str(kib << 10) for kib in (256, 1024, 4096, 16384, 65536)), "inf")
 
 
@@ -105,8 +106,8 @@ def run_modes(args: report.Args, network: Network, model: str,
         measured = report.median(max(step) for step in steps)
         rows.append({
             "benchmark": "planner", "model": model, "link_gbps": network.gbps,
-            "ranks": network.ranks, "wire": mode["wire"],
-            "mode": mode["name"], "sweep": args.sweep,
+            "congestion": network.congestion, "ranks": network.ranks,
+            "wire": mode["wire"], "mode": mode["name"], "sweep": args.sweep,
             "measured_ms": 1e3 * measured,
             "predicted_ms": 1e3 * said["step_seconds"],
             "error": said["step_seconds"] / measured - 1,
@@ -115,15 +116,18 @@ def run_modes(args: report.Args, network: Network, model: str,
     return rows
 
 
-def probe_file(folder: pathlib.Path, link: float, ranks: int) -> pathlib.Path:
-    return folder / f"probe_{link:g}gbps_{ranks}ranks.json"
+def probe_file(folder: pathlib.Path, place: report.Row) -> pathlib.Path:
+    return folder / (f"probe_{place['link_gbps']:g}gbps_{place['ranks']}ranks_"
+                     f"{place['congestion']}.json")
 
 
 def run_cell(args: report.Args, model: str, link: float, ranks: int,
              sizes: dict[str, str]) -> list[report.Row]:
-    with (Network(ranks, link) as network,
+    with (Network(ranks, link, congestion=args.congestion) as network,
           tempfile.TemporaryDirectory() as folder):
-        file = probe_file(args.probes or pathlib.Path(folder), link, ranks)
+        file = probe_file(args.probes or pathlib.Path(folder), {
+            "link_gbps": link, "ranks": ranks,
+            "congestion": network.congestion})
         if file.exists():
             made = datetime.datetime.fromtimestamp(file.stat().st_mtime)
             print(f"uses {file}, of {made:%Y-%m-%d %H:%M}", flush=True)
@@ -156,7 +160,7 @@ def pairs_in_order(rows: list[report.Row]) -> tuple[int, int]:
 def print_cell(rows: list[report.Row]) -> None:
     first = rows[0]
     print(f"\n{first['model']}, {first['ranks']} ranks, {first['link_gbps']:g} "
-          "Gb/s")
+          f"Gb/s, {first['congestion']}")
     print(report.table(rows, {
         "mode": "{mode}", "measured ms": "{measured_ms:.1f}",
         "predicted ms": "{predicted_ms:.1f}", "error": "{error:+.1%}",
@@ -174,11 +178,12 @@ def print_sum(cells: list[list[report.Row]]) -> None:
 
 
 def cells_of(rows: Iterable[report.Row]) -> list[list[report.Row]]:
-    """The rows of each model, link, number of ranks and sweep. If a mode was
-    measured several times, the last one counts."""
+    """The rows of each model, link, congestion control, number of ranks and sweep.
+    If a mode was measured several times, the last one counts."""
     cells: dict[tuple[Any, ...], dict[str, report.Row]] = {}
     for row in rows:
-        place = row["sweep"], row["model"], row["link_gbps"], row["ranks"]
+        place = (row["sweep"], row["model"], row["link_gbps"], row["congestion"],
+                 row["ranks"])
         cells.setdefault(place, {})[row["mode"]] = row
     return [list(cells[place].values()) for place in sorted(cells)]
 
@@ -196,7 +201,7 @@ def cell_row(cell: list[report.Row]) -> report.Row:
 
 
 def predicted_again(row: report.Row, folder: pathlib.Path) -> report.Row:
-    file = probe_file(folder, row["link_gbps"], row["ranks"])
+    file = probe_file(folder, row)
     said = predict(row["model"], file, row["ranks"], row["plan"])
     return {**row, "predicted_ms": 1e3 * said["step_seconds"],
             "error": 1e3 * said["step_seconds"] / row["measured_ms"] - 1}
@@ -207,6 +212,7 @@ def summarize(path: pathlib.Path, probes: pathlib.Path | None) -> None:
     with open(path, encoding="utf-8") as file:
         rows = list(map(json.loads, file))
     for number, row in enumerate(rows, 1):
+        row.setdefault("congestion", "?")  # Not all files say.
         missing = {"sweep", "wire", "plan"} - row.keys()
         if missing:
             sys.exit(f"{path}: row {number} has no {', '.join(sorted(missing))}; it "
@@ -235,6 +241,7 @@ def options(add: report.Add) -> None:
     add("--models", type=report.some_of(models.NAMES), default="resnet50_gf",
         help=f"of {', '.join(models.NAMES)}")
     add("--links", type=report.list_of(float), default=[1.0], help="Gb/s")
+    congestion_option(add)
     add("--ranks", type=report.list_of(report.at_least(2)), default=[2])
     add("--wires", type=report.some_of(WIRES), default="all",
         help=f"of {', '.join(WIRES)}")

@@ -16,7 +16,7 @@ import subprocess
 import tempfile
 
 from lib import report
-from lib.network import Network
+from lib.network import Network, congestion_option
 from lib.ranks import RankError, program, run_commands, start_program
 
 PAYLOAD_SHARE = 1448 / 1514
@@ -83,12 +83,13 @@ def iperf(network: Network, seconds: float) -> dict[str, float]:
 
 def measure(args: report.Args, gbps: float) -> report.Row:
     rounds = []
-    with Network(2, gbps) as network:
+    with Network(2, gbps, congestion=args.congestion) as network:
         for _ in range(args.rounds):
             rounds.append({**probe(network, args.seconds), **bare(network),
                            **iperf(network, args.seconds)})
     row = {key: report.median(seen[key] for seen in rounds) for key in rounds[0]}
-    return {"benchmark": "probe", "gbps": gbps, "rounds": args.rounds,
+    return {"benchmark": "probe", "gbps": gbps,
+            "congestion": network.congestion, "rounds": args.rounds,
             "line_gbps": gbps * PAYLOAD_SHARE, **row,
             "latency_ratio": row["probe_us"] / row["bare_us"],
             "bandwidth_ratio": row["probe_gbps"] / row["iperf_gbps"],
@@ -97,6 +98,7 @@ def measure(args: report.Args, gbps: float) -> report.Row:
 
 def options(add: report.Add) -> None:
     add("--gbps", type=report.list_of(float), default=[0.2, 1.0, 5.0])
+    congestion_option(add)
     add("--rounds", type=report.at_least(1), default=5)
     add("--seconds", type=float, default=0.6, help="of each measurement")
 
@@ -105,7 +107,7 @@ def options(add: report.Add) -> None:
 def main(args: report.Args) -> None:
     rows = [measure(args, gbps) for gbps in args.gbps]
     print(report.table(rows, {
-        "line": "{gbps:g} Gb/s", "probe us": "{probe_us:.1f}",
+        "line": "{gbps:g} Gb/s, {congestion}", "probe us": "{probe_us:.1f}",
         "bare us": "{bare_us:.1f}", "ratio": "{latency_ratio:.3f}",
         "probe Gb/s": "{probe_gbps:.4f}", "iperf3": "{iperf_gbps:.4f}",
         "ratio ": "{bandwidth_ratio:.3f}", "payload at most": "{line_gbps:.4f}",

@@ -21,7 +21,7 @@ import sys
 from typing import Any
 
 from lib import models, report
-from lib.network import Network
+from lib.network import Network, congestion_option
 from lib.ranks import run_programs
 
 # The rungs of the paper's ladder: each adds a technique to the one before.
@@ -80,13 +80,15 @@ def run_cell(args: report.Args, name: str, link: str, ranks: int,
         place["GRADIENTFLOW_FABRIC"] = "auto"
     job = {"model": models.load(name, args.batch), "modes": modes,
            "warmup": args.warmup, "rounds": args.rounds, "steps": args.steps}
-    with Network(ranks, gbps if ranks > 1 else None, pacing=True) as network:
+    with Network(ranks, gbps if ranks > 1 else None, pacing=True,
+                 congestion=args.congestion) as network:
         samples = run_programs(network, "scaling/rank", job, place)
-        how = network.how
+        how, congestion = network.how, network.congestion
     rows = []
     for i, mode in enumerate(modes):
         row = {"benchmark": "scaling", "model": name, "batch": args.batch,
                "link": link if gbps is None else f"{gbps:g} Gb/s", "how": how,
+               "congestion": congestion,
                "device": args.device, "mode": mode["name"],
                "label": mode["label"],
                **combine([rank[i] for rank in samples])}
@@ -122,6 +124,7 @@ def options(add: report.Add) -> None:
         help=f"of {', '.join(models.NAMES)}")
     add("--links", type=report.list_of(str), default="1,10",
         help="Gb/s, shm or tcp (default: %(default)s)")
+    congestion_option(add)
     add("--ranks", type=report.list_of(report.at_least(1)), default="2")
     add("--modes", type=report.some_of(MODES), default="dense,fp16,lazy,csc",
         help=f"of {', '.join(MODES)}")

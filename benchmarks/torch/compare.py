@@ -15,7 +15,7 @@ configurations.py lists the configurations.
 
 from configurations import CONFIGURATIONS
 from lib import models, report
-from lib.network import Network
+from lib.network import Network, congestion_option
 from lib.ranks import run_functions
 from lib.report import Row, median
 from turns import rank_main
@@ -31,6 +31,7 @@ def options(add: report.Add) -> None:
         help=f"of {', '.join(models.NAMES)}")
     add("--links", type=report.list_of(link), default="loopback",
         help="list of loopback and Gb/s of each link")
+    congestion_option(add)
     add("--configurations", type=report.some_of(CONFIGURATIONS),
         default="none,ddp+none,gloo,gloo+fp16,gloo+powersgd,ours,ours+fp16,"
         "ours+csc,dp,dp+fp16,dp+csc")
@@ -114,11 +115,12 @@ def run_case(args: report.Args, model: str, network: Network) -> None:
                      "MALLOC_MMAP_MAX_": "0",
                      "MALLOC_TRIM_THRESHOLD_": str(1 << 36)})[0])
     shared = ", with others' bytes" if network.shared else ""
-    print(f"\n{model}, {args.ranks} ranks, {network.name}{shared}, fabric "
-          f"{args.fabric}, gradients replayed\n\n{step_table(rows)}",
-          flush=True)
+    print(f"\n{model}, {args.ranks} ranks, {network.name}{shared}, "
+          f"{network.congestion}, fabric {args.fabric}, gradients replayed\n\n"
+          f"{step_table(rows)}", flush=True)
     common = {"benchmark": "compare", "model": model, "ranks": args.ranks,
-              "link": network.name, "fabric": args.fabric,
+              "link": network.name, "congestion": network.congestion,
+              "fabric": args.fabric,
               "backward": "replay"}
     report.append_json(args.json, [{**common, **row} for row in rows])
 
@@ -127,5 +129,6 @@ def run_case(args: report.Args, model: str, network: Network) -> None:
 def main(args: report.Args) -> None:
     for gbps in args.links:
         for model in args.models:
-            with Network(args.ranks, gbps) as network:
+            with Network(args.ranks, gbps,
+                         congestion=args.congestion) as network:
                 run_case(args, model, network)

@@ -22,7 +22,7 @@ import sys
 import time
 
 from lib import report
-from lib.network import Network
+from lib.network import Network, congestion_option
 from lib.ranks import START_SECONDS, run_functions
 
 # From the kernel's headers, since Python has no names for them.
@@ -163,9 +163,11 @@ def on_this_host(args: report.Args) -> list[report.Row]:
     # The kernel's shaper cannot keep up this rate.
     for line, gbps in ("loopback", None), (f"veth, {args.gbps:g} Gb/s", args.gbps):
         try:
-            with Network(2, gbps) as network:
-                rows += run_functions(rank_main, network, args, line,
+            with Network(2, gbps, congestion=args.congestion) as network:
+                found = run_functions(rank_main, network, args, line,
                                       network.address)[1]
+                rows += [{**row, "congestion": network.congestion}
+                         for row in found]
         except OSError as error:
             print(f"SKIPPED: {line}: {error}")
     return rows
@@ -181,6 +183,7 @@ def options(add: report.Add) -> None:
     add("--megabytes", type=report.at_least(1), default=64, help="per batch")
     add("--rounds", type=report.at_least(1), default=15)
     add("--gbps", type=float, default=1000, help="of the veth pair's shaper")
+    congestion_option(add)
 
 
 @report.program(options)
@@ -191,7 +194,8 @@ def main(args: report.Args) -> None:
         return
     rows = send(args, "network", args.to) if args.to else on_this_host(args)
     print(report.table(rows, {
-        "line": "{line}", "write bytes": "{write_bytes}",
+        "line": "{line}", "congestion control": "{congestion}",
+        "write bytes": "{write_bytes}",
         "plain Gb/s": "{plain_gbps:.1f}", "zero-copy": "{zero_gbps:.1f}",
         "ratio": "{ratio:.2f}", "sender's CPU ratio": "{sender_ratio:.2f}",
         "copied": "{copied:.0%}"}))

@@ -14,13 +14,13 @@ from lib import network as network_module  # noqa: E402
 from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, run_functions, run_programs  # noqa: E402
 import report_cases  # noqa: E402
-from rank_functions import (bits_per_second, die_on_one,  # noqa: E402
-                            interfaces, raise_on_one)
+from rank_functions import (bits_per_second, congestion,  # noqa: E402
+                            die_on_one, interfaces, raise_on_one)
 
 
-def links_or_skip(ranks, gbps):
+def links_or_skip(ranks, gbps, **settings):
     try:
-        return Network(ranks, gbps)
+        return Network(ranks, gbps, **settings)
     except OSError as error:
         raise unittest.SkipTest(f"needs root, ip and tc: {error}")
 
@@ -40,6 +40,19 @@ class NetworkTest(unittest.TestCase):
                 self.assertIn("eth0", seen)
                 self.assertNotIn("bridge0", seen)
 
+    def test_connections_have_the_congestion_control_that_the_network_names(self):
+        for gbps in (None, 1):
+            for asked, expected in ((None, "cubic"), ("reno", "reno")):
+                with links_or_skip(2, gbps, congestion=asked) as network:
+                    if network.shared:
+                        self.skipTest("needs root")
+                    self.assertEqual(network.congestion, expected)
+                    self.assertEqual(
+                        run_functions(congestion, network, network.address),
+                        [expected] * 2)
+            with self.assertRaisesRegex(OSError, "congctl no_such"):
+                Network(2, gbps, congestion="no_such")
+
     def test_without_the_right_links_are_paced_if_that_is_allowed(self):
         with mock.patch.object(network_module, "_new_namespace",
                                side_effect=PermissionError):
@@ -52,6 +65,11 @@ class NetworkTest(unittest.TestCase):
                 self.assertEqual(
                     network.environment(1)["GRADIENTFLOW_CONNECTIONS"], "1")
                 self.assertIn("SO_MAX_PACING_RATE", network.how)
+                here = pathlib.Path(
+                    "/proc/sys/net/ipv4/tcp_congestion_control").read_text()
+                self.assertEqual(network.congestion, here.strip())
+            with self.assertRaises(PermissionError):
+                Network(2, congestion="no_such")
             with Network(3) as network:
                 self.assertTrue(network.shared)
                 self.assertEqual(network.bytes_per_second, 0)

@@ -27,6 +27,23 @@ def bits_per_second(rank, size):
     return 8 * (size - counted_from) / (time.perf_counter() - begin)
 
 
+def congestion(rank, address):
+    """The congestion control of both ends of a connection from rank 1 to 0."""
+    if rank == 1:
+        for _ in range(200):
+            try:
+                stream = socket.create_connection((address, 5201))
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.01)
+    else:
+        with socket.create_server((address, 5201)) as listener:
+            stream, _ = listener.accept()
+    with stream:
+        name = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
+    return name.rstrip(b"\0").decode()
+
+
 def interfaces(rank):
     return [name for _, name in socket.if_nameindex()]
 

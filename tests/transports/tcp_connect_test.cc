@@ -1,10 +1,14 @@
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -20,6 +24,7 @@
 #include "transports/endpoint.h"
 #include "transports/tcp/create.h"
 #include "transports/tcp/routes.h"
+#include "transports/tcp/settings.h"
 #include "transports/tcp/socket.h"
 
 namespace gradientflow {
@@ -50,6 +55,51 @@ TEST_P(TcpConnect, JoinsEveryPairOnEveryLane) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, TcpConnect, ::testing::Values(4, 6, 0));
+
+// How many connections this process has with this congestion control.
+int ConnectionsWith(std::string_view congestion) {
+  constexpr int kMostDescriptors = 1000;
+  int found = 0;
+  for (int fd = 0; fd < kMostDescriptors; ++fd) {
+    char name[16] = {};
+    socklen_t bytes = sizeof(name);
+    sockaddr_storage peer = {};
+    socklen_t peer_bytes = sizeof(peer);
+    found += ::getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &bytes) == 0 &&
+             ::getpeername(fd, reinterpret_cast<sockaddr*>(&peer),
+                           &peer_bytes) == 0 &&
+             congestion == name;
+  }
+  return found;
+}
+
+// Every kernel has Reno, and lets everybody use it.
+TEST(TcpSetUp, LanesHaveTheCongestionControlThatIsSet) {
+  Job job(3, 2);
+  for (auto& rank : job.ranks) rank->options.own["tcp_congestion"] = "reno";
+  ASSERT_TRUE(job.Listen());
+  const int before = ConnectionsWith("reno");
+  job.ConnectAll(job.All(), seconds(20));
+  for (const auto& rank : job.ranks) ASSERT_TRUE(rank->links->ok());
+  EXPECT_EQ(ConnectionsWith("reno") - before,
+            3 * 2 * 2);  // Pairs, lanes, ends.
+}
+
+TEST(TcpSetUp, UnknownCongestionControlIsAnErrorThatNamesTheKnownOnes) {
+  for (const char* name : {"no_such", "a_name_far_too_long"}) {
+    TransportOptions options;
+    options.own["tcp_congestion"] = name;
+    const auto opened = kTcpTransport.open(options);
+    ASSERT_EQ(opened.status().code(), StatusCode::kInvalidArgument);
+    const std::string& said = opened.status().message();
+    EXPECT_NE(said.find(name), std::string::npos) << said;
+    EXPECT_NE(said.find("tcp_congestion: expected "), std::string::npos)
+        << said;
+    if (options.CheckOwn(kTcpCongestion).ok()) {
+      EXPECT_NE(said.find("reno"), std::string::npos) << said;
+    }
+  }
+}
 
 TEST(TcpSetUp, PeersWithoutAnAddressGetNoLink) {
   Job job(3);

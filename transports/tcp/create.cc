@@ -14,6 +14,7 @@
 #include "transports/tcp/io_threads.h"
 #include "transports/tcp/routes.h"
 #include "transports/tcp/set_up.h"
+#include "transports/tcp/settings.h"
 #include "transports/tcp/socket.h"
 #include "transports/tcp/tcp_link.h"
 #include "transports/tcp/tcp_link_source.h"
@@ -113,6 +114,7 @@ Result<std::vector<RatedAddress>> AdvertisedAddresses(
 Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
     const TransportOptions& options) {
   GF_RETURN_IF_ERROR(CheckOptions(options));
+  GF_RETURN_IF_ERROR(options.CheckOwn(kTcpCongestion));
   const bool elsewhere = !options.advertise_address.empty();
   const auto interfaces = ListInterfaces();
   if (!interfaces.ok()) return interfaces.status();
@@ -132,6 +134,8 @@ Result<std::unique_ptr<Endpoint>> TcpEndpoint::Listen(
       trouble = listener.status();
       continue;
     }
+    GF_RETURN_IF_ERROR(
+        SetCongestion(listener.value(), options.Own(kTcpCongestion)));
     rated.address.SetPort(LocalAddress(listener.value()).port());
     endpoint->addresses_.push_back(rated);
     endpoint->listeners_.push_back(std::move(listener).value());
@@ -217,6 +221,7 @@ Result<std::unique_ptr<LinkSource>> TcpEndpoint::TakeLinkSource(
 constinit const TransportKind kTcpTransport = {
     .name = "tcp",
     .open = &TcpEndpoint::Listen,
+    .settings = &TcpSettingRows,
 };
 
 }  // namespace gradientflow

@@ -10,6 +10,7 @@
 
 #include "gradientflow/base/str_cat.h"
 #include "transports/tcp/routes.h"
+#include "transports/tcp/settings.h"
 #include "transports/tcp/tcp_link.h"
 #include "transports/tcp/ways.h"
 
@@ -331,6 +332,9 @@ Status LaneMaker::KeepOutgoing() {
 Status LaneMaker::Keep(int peer, std::vector<Socket> lanes) {
   StopDialling(peer);
   incoming_.Expect(peer, 0);
+  for (const Socket& lane : lanes) {
+    GF_RETURN_IF_ERROR(SetCongestion(lane, args_.options.Own(kTcpCongestion)));
+  }
   return args_.sink->OnLanes(peer, std::move(lanes));
 }
 

@@ -10,6 +10,8 @@
 #include <climits>
 #include <cstring>
 #include <ctime>
+#include <fstream>
+#include <string>
 #include <system_error>
 
 #include "gradientflow/base/str_cat.h"
@@ -154,6 +156,23 @@ Status PrepareConnection(const Socket& socket) {
   SetOption(socket, IPPROTO_TCP, TCP_KEEPINTVL, kKeepIntervalSeconds);
   SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, kKeepCount);
   return Status();
+}
+
+Status SetCongestion(const Socket& socket, std::string_view name) {
+  if (name.empty() ||
+      ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_CONGESTION, name.data(),
+                   static_cast<socklen_t>(name.size())) == 0) {
+    return Status();
+  }
+  const int error = errno;
+  const std::string_view file = error == EPERM
+                                    ? "tcp_allowed_congestion_control"
+                                    : "tcp_available_congestion_control";
+  std::string known;
+  std::getline(std::ifstream(StrCat("/proc/sys/net/ipv4/", file)), known);
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("tcp_congestion: expected one of ", known, " (net.ipv4.",
+                       file, "), seen ", name, ": ", ErrorText(error)));
 }
 
 SocketAddress LocalAddress(const Socket& socket) {

@@ -50,6 +50,10 @@ Result<Socket> Accept(const Socket& listener);
 // that an idle peer whose machine has vanished is noticed.
 Status PrepareConnection(const Socket& socket);
 
+// Gives it this congestion control, which may be empty: then nothing changes.
+// kInvalidArgument says which ones there are.
+Status SetCongestion(const Socket& socket, std::string_view name);
+
 SocketAddress LocalAddress(const Socket& socket);
 SocketAddress PeerAddress(const Socket& socket);
 

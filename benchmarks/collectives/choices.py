@@ -14,7 +14,8 @@ def main() -> None:
     lost = collections.defaultdict(lambda: collections.defaultdict(list))
     times = collections.defaultdict(list)
     for row in map(json.loads, fileinput.input()):
-        job = f"{row['ranks']} ranks, {row['per_host']} per host, {row['gbps']} Gb/s"
+        job = (f"{row['ranks']} ranks, {row['per_host']} per host, {row['gbps']} "
+               f"Gb/s, {row.get('congestion', 'unknown congestion control')}")
         point = f"{row['collective']} of {row['size']} B"
         took = {name: one["time_us"] for name, one in row["algorithms"].items()}
         for name, time in took.items():

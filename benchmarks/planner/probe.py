@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """gradientflow_probe on links of known speed, next to iperf3 and a bare ping-pong.
 
-  probe.py                              links of 0.2, 1 and 5 Gb/s
+  probe.py                              links of 0.2, 1, 5 and 10 Gb/s
   probe.py --gbps 1 --rounds 9
 
 Two hosts, one rank each. The three take turns. Latency is half of a round trip of 8
 bytes. Bandwidth is that of one connection in one direction: payload, as iperf3
 counts it. What a line of so many Gb/s carries at most is its payload share: 1448
-bytes of each 1514, since the token buckets count all headers.
+bytes of each 1514, since the token buckets count all headers. "both ways" is what the
+planner takes for a job of two ranks: the rate of the fastest size of messages in both
+directions at once, on two connections.
 """
 
 import json
@@ -20,6 +22,7 @@ from lib.network import Network, congestion_option
 from lib.ranks import RankError, program, run_commands, start_program
 
 PAYLOAD_SHARE = 1448 / 1514
+JOB_STREAMS = 2
 PORT = 29777
 BARE_SECONDS = 0.4
 
@@ -38,10 +41,15 @@ def probe(network: Network, seconds: float) -> dict[str, float]:
                    for entry in idle["bandwidth"]
                    if entry["direction"] == "one_way" and
                    entry["message_bytes"] == 2 << 20}
+        both_ways = [entry["bytes_per_second"]["p50"]
+                     for entry in idle["bandwidth"]
+                     if entry["direction"] == "both_ways" and
+                     entry["streams"] == JOB_STREAMS]
         return {"probe_us": 1e6 * (idle["latency_seconds"]["p50"] +
                                    idle["message_seconds"]["p50"]),
-                "probe_gbps": 8e-9 * one_way[1]}
-    except KeyError as error:
+                "probe_gbps": 8e-9 * one_way[1],
+                "both_ways_gbps": 8e-9 * max(both_ways)}
+    except (KeyError, ValueError) as error:
         raise RankError(f"gradientflow_probe did not say {error}") from error
 
 
@@ -93,11 +101,12 @@ def measure(args: report.Args, gbps: float) -> report.Row:
             "line_gbps": gbps * PAYLOAD_SHARE, **row,
             "latency_ratio": row["probe_us"] / row["bare_us"],
             "bandwidth_ratio": row["probe_gbps"] / row["iperf_gbps"],
-            "shape_ratio": row["probe_gbps"] / (gbps * PAYLOAD_SHARE)}
+            "shape_ratio": row["probe_gbps"] / (gbps * PAYLOAD_SHARE),
+            "both_ways_ratio": row["both_ways_gbps"] / (gbps * PAYLOAD_SHARE)}
 
 
 def options(add: report.Add) -> None:
-    add("--gbps", type=report.list_of(float), default=[0.2, 1.0, 5.0])
+    add("--gbps", type=report.list_of(float), default=[0.2, 1.0, 5.0, 10.0])
     congestion_option(add)
     add("--rounds", type=report.at_least(1), default=5)
     add("--seconds", type=float, default=0.6, help="of each measurement")
@@ -111,5 +120,6 @@ def main(args: report.Args) -> None:
         "bare us": "{bare_us:.1f}", "ratio": "{latency_ratio:.3f}",
         "probe Gb/s": "{probe_gbps:.4f}", "iperf3": "{iperf_gbps:.4f}",
         "ratio ": "{bandwidth_ratio:.3f}", "payload at most": "{line_gbps:.4f}",
-        "of it": "{shape_ratio:.3f}"}))
+        "of it": "{shape_ratio:.3f}", "both ways": "{both_ways_gbps:.4f}",
+        "of it ": "{both_ways_ratio:.3f}"}))
     report.append_json(args.json, rows)

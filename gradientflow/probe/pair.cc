@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <deque>
 #include <span>
 
 #include "gradientflow/base/quantile.h"
 
 // The leader sends an Order before each measurement, and the follower does its
-// part of it. In a flow every rank that receives takes the time of each message
-// as it arrives: that of the sender would include what buffers hold.
+// part of it. A flow is a number of trains. Before each of them both ranks wait
+// for each other with nothing under way, and every rank that receives takes the
+// time from then until all has arrived. The sender's time would include what
+// buffers hold. If trains overlapped, messages under way on several connections
+// would count for the wrong one, by a large part of a train on a slow line.
 namespace gradientflow {
 namespace {
 
@@ -20,7 +22,9 @@ struct Order {
   Task task = Task::kEnd;
   Direction direction = Direction::kFromLeader;
   std::uint32_t in_flight = 1;
-  std::uint32_t messages = 0;
+  std::uint32_t messages = 0;  // Of each train,
+  std::uint32_t warm_up = 0;   // and of the one before them.
+  std::uint32_t trains = 0;
   std::uint64_t message_bytes = 0;
 };
 
@@ -28,18 +32,25 @@ constexpr std::uint32_t kOrders = 1;
 constexpr std::uint32_t kPings = 2;
 constexpr std::uint32_t kPayload = 3;
 constexpr std::uint32_t kReports = 4;
+constexpr std::uint32_t kDrained = 5;
 
 constexpr std::uint32_t kPingsOfTrial = 10;
 constexpr std::uint32_t kBurst = 8;
 constexpr std::uint32_t kMostPings = 20000;
 constexpr std::uint32_t kMostMessages = 20000;
-// Messages at the beginning of a flow that do not count: buffers of the network
-// fill, and connections find their speed.
+// What comes first in a flow and does not count: buffers of the network fill,
+// token buckets become empty, and connections find their speed.
 constexpr double kWarmUpSeconds = 0.05;
 constexpr std::uint32_t kWarmUp = 3;
 // The part of a flow's time that goes into a second look at how fast it is.
 constexpr double kShareOfTrial = 0.1;
-constexpr std::size_t kWindows = 20;
+// Trains of a flow, at most. At the end of one, connections are less busy than
+// before it, so a train has that many times the messages that are under way.
+constexpr std::uint32_t kTrains = 20;
+constexpr std::uint32_t kLengthOfTrain = 4;
+// A train takes about that long or longer: lines with a token bucket are faster
+// at first, for what they did not carry while the ranks waited.
+constexpr double kSecondsOfTrain = 0.2;
 constexpr std::size_t kSmallBytes = 8;
 
 // One rank's part of a measurement.
@@ -78,19 +89,43 @@ class Part {
     return Status();
   }
 
-  // Appends to `arrivals` when each message came here.
-  Status Run(const Order& order, bool leads, std::vector<double>* arrivals) {
+  // Appends to `seconds` how long each train took to arrive here. The first one
+  // is the warm-up.
+  Status Run(const Order& order, bool leads, std::vector<double>* seconds) {
     const bool both = order.direction == Direction::kBoth;
     const bool sends =
         both || leads == (order.direction == Direction::kFromLeader);
     const auto bytes = static_cast<std::size_t>(order.message_bytes);
-    if (!both) {
-      return Transfer(sends, bytes, order.messages, order.in_flight, arrivals);
+    std::vector<double> arrivals;
+    for (std::uint32_t train = 0; train <= order.trains; ++train) {
+      GF_RETURN_IF_ERROR(Drain());
+      const std::uint32_t messages =
+          train == 0 ? order.warm_up : order.messages;
+      arrivals.clear();
+      const double begin = Seconds(clock_.Now());
+      GF_RETURN_IF_ERROR(
+          both ? Exchange(bytes, messages, order.in_flight, &arrivals)
+               : Transfer(sends, bytes, messages, order.in_flight, &arrivals));
+      if (arrivals.empty()) continue;
+      seconds->push_back(arrivals.back() - begin);
     }
-    return Exchange(bytes, order.messages, order.in_flight, arrivals);
+    return Status();
   }
 
  private:
+  // Returns when both ranks have called it, with nothing under way.
+  Status Drain() {
+    std::byte out{};
+    std::byte in{};
+    const Communicator::Message message{.peer = peer_, .tag = kDrained};
+    const auto coming = comm_.StartRecv(message, &in, sizeof(in));
+    if (!coming.ok()) return coming.status();
+    const auto going = comm_.StartSend(message, &out, sizeof(out));
+    if (!going.ok()) return going.status();
+    GF_RETURN_IF_ERROR(comm_.Wait(coming.value()));
+    return comm_.Wait(going.value());
+  }
+
   Result<std::uint64_t> Start(bool sends, std::size_t slot, std::size_t bytes) {
     std::vector<std::byte>& memory = sends ? out_ : in_;
     std::byte* const at = memory.data() + slot * bytes;
@@ -150,24 +185,6 @@ class Part {
   std::vector<std::byte> in_;
 };
 
-// Messages per second: the slope of the line that fits their arrivals best.
-// Messages of several connections arrive in groups, which moves the ends of a
-// window far more than its line.
-double SlopeOf(std::span<const double> arrivals) {
-  const auto n = static_cast<double>(arrivals.size());
-  double middle = 0;
-  for (const double at : arrivals) middle += at / n;
-  double along = 0;
-  double squares = 0;
-  for (std::size_t i = 0; i < arrivals.size(); ++i) {
-    const double off = arrivals[i] - middle;
-    along += off * (static_cast<double>(i) - (n - 1) / 2);
-    squares += off * off;
-  }
-  // All of them may have come in the same instant of the clock.
-  return along / std::max(squares, 1e-18);
-}
-
 std::uint32_t CountFor(double seconds, double each, std::uint32_t least,
                        std::uint32_t most) {
   const double count = seconds / std::max(each, 1e-9);
@@ -177,20 +194,50 @@ std::uint32_t CountFor(double seconds, double each, std::uint32_t least,
 
 }  // namespace
 
-FlowRate RateOf(std::span<const double> arrivals, std::size_t in_flight,
-                std::size_t message_bytes) {
-  const auto bytes = static_cast<double>(message_bytes);
-  const std::size_t windows =
-      std::clamp<std::size_t>(arrivals.size() / (4 * in_flight), 1, kWindows);
-  std::vector<double> rates;
-  for (std::size_t w = 0; w < windows; ++w) {
-    const std::size_t from = arrivals.size() * w / windows;
-    const std::size_t to = arrivals.size() * (w + 1) / windows;
-    rates.push_back(bytes * SlopeOf(arrivals.subspan(from, to - from)));
-  }
-  return {bytes * SlopeOf(arrivals), Quantile(rates, 0.5),
-          Quantile(rates, 0.01)};
+FlowRate RateOf(std::span<const double> seconds, double train_bytes) {
+  // They may have come in the same instant of the clock.
+  const auto rate = [&](double took) {
+    return train_bytes / std::max(took, 1e-9);
+  };
+  double sum = 0;
+  for (const double took : seconds) sum += took;
+  const std::vector<double> all(seconds.begin(), seconds.end());
+  return {rate(sum / static_cast<double>(all.size())), rate(Quantile(all, 0.5)),
+          rate(Quantile(all, 0.99))};
 }
+
+namespace {
+
+// The leader's part of a flow. Sets the rate, and what a message took, all in
+// all.
+Status LeadFlow(Communicator& comm, int peer, const Clock& clock,
+                const Order& order, double* each, FlowRate* rate) {
+  Part part(comm, peer, clock);
+  const Clock::Time begin = clock.Now();
+  GF_RETURN_IF_ERROR(comm.Send(peer, kOrders, &order, sizeof(order)));
+  std::vector<double> here;
+  GF_RETURN_IF_ERROR(part.Run(order, /*leads=*/true, &here));
+  // The follower sends its times, if any.
+  std::vector<double> there(1 + order.trains);
+  if (order.direction != Direction::kToLeader) {
+    GF_RETURN_IF_ERROR(
+        comm.Recv(peer, kReports, there.data(), there.size() * sizeof(double)));
+  }
+  *each = Seconds(clock.Now() - begin) /
+          (order.warm_up + order.trains * order.messages);
+  const auto rate_of = [&](std::span<const double> seconds) {
+    return RateOf(seconds.subspan(1),
+                  static_cast<double>(order.message_bytes) * order.messages);
+  };
+  *rate = rate_of(here.empty() ? there : here);
+  if (order.direction != Direction::kBoth) return Status();
+  const FlowRate other = rate_of(there);
+  *rate = {(rate->mean + other.mean) / 2, (rate->p50 + other.p50) / 2,
+           (rate->p99 + other.p99) / 2};
+  return Status();
+}
+
+}  // namespace
 
 Result<MessageTimes> PairLeader::Latency(double seconds) {
   Part part(comm_, peer_, clock_);
@@ -245,44 +292,32 @@ Result<std::uint64_t> PairLeader::Messages(double seconds) {
 }
 
 Result<FlowRate> PairLeader::Rate(const Flow& flow) {
-  Part part(comm_, peer_, clock_);
   Order order{.task = Task::kFlow,
               .direction = flow.direction,
               .in_flight = static_cast<std::uint32_t>(flow.in_flight),
-              .messages = kWarmUp + 2,
+              .messages = 2,
+              .warm_up = kWarmUp,
+              .trains = 1,
               .message_bytes = flow.message_bytes};
-  std::uint32_t warm_up = kWarmUp;
-  FlowRate rate;
-  // Each pass tells how many messages the next one needs.
-  for (const double share : {kShareOfTrial, 1.0, 0.0}) {
-    const Clock::Time begin = clock_.Now();
-    GF_RETURN_IF_ERROR(comm_.Send(peer_, kOrders, &order, sizeof(order)));
-    std::vector<double> here;
-    GF_RETURN_IF_ERROR(part.Run(order, /*leads=*/true, &here));
-    // The follower sends its arrivals, if any.
-    std::vector<double> there(order.messages);
-    if (flow.direction != Direction::kToLeader) {
-      GF_RETURN_IF_ERROR(comm_.Recv(peer_, kReports, there.data(),
-                                    there.size() * sizeof(double)));
-    }
-    // With the time of the first message: a few that arrive together say
-    // nothing of those that follow.
-    const double each = Seconds(clock_.Now() - begin) / order.messages;
-    const auto rate_of = [&](std::span<const double> arrivals) {
-      return RateOf(arrivals.subspan(warm_up - 1), order.in_flight,
-                    order.message_bytes);
-    };
-    rate = rate_of(here.empty() ? there : here);
-    if (flow.direction == Direction::kBoth) {
-      const FlowRate other = rate_of(there);
-      rate = {(rate.mean + other.mean) / 2, (rate.p50 + other.p50) / 2,
-              (rate.p99 + other.p99) / 2};
-    }
-    warm_up =
+  const auto plan = [&](double share, double each) {
+    const std::uint32_t messages =
+        CountFor(share * flow.seconds, each, kLeastMessages, kMostMessages);
+    order.warm_up =
         CountFor(share * kWarmUpSeconds, each, kWarmUp, kMostMessages / 10);
-    order.messages = warm_up + CountFor(share * flow.seconds, each,
-                                        kLeastMessages, kMostMessages);
+    order.trains = CountFor(share * flow.seconds, kSecondsOfTrain, 1, kTrains);
+    order.trains = std::clamp(messages / (kLengthOfTrain * order.in_flight), 1U,
+                              order.trains);
+    order.messages = messages / order.trains;
+    return messages > kLeastMessages;
+  };
+  double each = 0;
+  FlowRate rate;
+  GF_RETURN_IF_ERROR(LeadFlow(comm_, peer_, clock_, order, &each, &rate));
+  if (plan(kShareOfTrial, each)) {
+    GF_RETURN_IF_ERROR(LeadFlow(comm_, peer_, clock_, order, &each, &rate));
   }
+  plan(1, each);
+  GF_RETURN_IF_ERROR(LeadFlow(comm_, peer_, clock_, order, &each, &rate));
   return rate;
 }
 
@@ -296,21 +331,21 @@ Status FollowPair(Communicator& comm, int leader, const Clock& clock) {
   while (true) {
     Order order;
     GF_RETURN_IF_ERROR(comm.Recv(leader, kOrders, &order, sizeof(order)));
-    std::vector<double> arrivals;
+    std::vector<double> seconds;
     switch (order.task) {
       case Task::kEnd:
         return Status();
       case Task::kPingPong:
-        GF_RETURN_IF_ERROR(part.PingPong(order.messages, false, &arrivals));
+        GF_RETURN_IF_ERROR(part.PingPong(order.messages, false, &seconds));
         break;
       case Task::kBurst:
-        GF_RETURN_IF_ERROR(part.Bursts(order.messages, &arrivals));
+        GF_RETURN_IF_ERROR(part.Bursts(order.messages, &seconds));
         break;
       case Task::kFlow:
-        GF_RETURN_IF_ERROR(part.Run(order, false, &arrivals));
-        if (arrivals.empty()) break;
-        GF_RETURN_IF_ERROR(comm.Send(leader, kReports, arrivals.data(),
-                                     arrivals.size() * sizeof(double)));
+        GF_RETURN_IF_ERROR(part.Run(order, false, &seconds));
+        if (seconds.empty()) break;
+        GF_RETURN_IF_ERROR(comm.Send(leader, kReports, seconds.data(),
+                                     seconds.size() * sizeof(double)));
         break;
     }
   }

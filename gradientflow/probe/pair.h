@@ -34,18 +34,15 @@ struct Flow {
 // Bytes per second and direction; of a flow in both directions, the mean of the
 // two.
 struct FlowRate {
-  double mean = 0;  // From the first to the last message that count.
-  // Speeds of windows of the flow: at least half of them, and at least 99 % of
-  // them, were as fast.
+  double mean = 0;  // Of all trains together.
+  // At least half of the trains, and at least 99 % of them, were as fast.
   double p50 = 0;
   double p99 = 0;
 };
 
-// Returns the rate of messages of `message_bytes` that came at these moments,
-// in seconds, of which `in_flight` were under way at a time. There are at least
-// two, and they may come in groups, as those of several connections do.
-FlowRate RateOf(std::span<const double> arrivals, std::size_t in_flight,
-                std::size_t message_bytes);
+// Returns the rate of trains of so many bytes, each of which took so long to
+// arrive. There is at least one train.
+FlowRate RateOf(std::span<const double> seconds, double train_bytes);
 
 // Seconds, of some thousand messages one after another.
 struct MessageTimes {

@@ -24,19 +24,12 @@ namespace {
 
 constexpr double kShort = 0.01;
 
-// One second a message, in groups that come at once.
-TEST(RateOf, IsThatOfTheLineWhateverTheGroups) {
-  for (const int group : {1, 2, 4, 8}) {
-    std::vector<double> arrivals;
-    for (int i = 0; i < 330; ++i) {
-      arrivals.push_back(group * static_cast<double>(i / group));
-    }
-    const FlowRate rate = RateOf(arrivals, 8, 1000);
-    EXPECT_NEAR(rate.mean, 1000, 1) << group;
-    EXPECT_NEAR(rate.p50, 1000, 70) << group;
-    EXPECT_NEAR(rate.p99, 1000, 150) << group;
-  }
-  EXPECT_NEAR(RateOf(std::vector<double>{3, 3.5}, 8, 1000).mean, 2000, 1e-6);
+TEST(RateOf, IsThatOfTheTrainsTogetherAndOfTheMiddleOne) {
+  const FlowRate rate = RateOf(std::vector<double>{1, 4, 2, 1}, 6);
+  EXPECT_NEAR(rate.mean, 3, 1e-12);
+  EXPECT_NEAR(rate.p50, 4, 1e-12);
+  EXPECT_NEAR(rate.p99, 6 / 3.94, 1e-12);
+  EXPECT_NEAR(RateOf(std::vector<double>{0.5}, 6).p99, 12, 1e-12);
 }
 
 // A clock that is ahead by 1 ms more with each look: all times are multiples.

@@ -1,5 +1,6 @@
 // A bare ping-pong of 8 bytes over one TCP connection, next to the latency that
-// gradientflow_probe finds.
+// gradientflow_probe finds. It spins, as the library does where each rank has a
+// core.
 //
 //   bare_ping listen PORT SECONDS        the one that answers
 //   bare_ping HOST PORT SECONDS          prints half of a round trip in us:
@@ -35,7 +36,7 @@ void Move(int socket, bool sends, std::array<char, kBytes>& ball) {
   for (std::size_t at = 0; at < kBytes;) {
     char* const from = ball.data() + at;
     at += Moved(sends ? ::send(socket, from, kBytes - at, MSG_NOSIGNAL)
-                      : ::recv(socket, from, kBytes - at, 0));
+                      : ::recv(socket, from, kBytes - at, MSG_DONTWAIT));
   }
 }
 

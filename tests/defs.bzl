@@ -5,9 +5,11 @@ standard library's. They are compiled once for each level of optimisation, and
 whatever depends on googletest starts from there.
 
 Half of the rest would go into the product's headers and the templates that they
-use. So those sources of a test that are named *_test.cc are compiled as one.
+use. So those sources of a test that are named *_test.cc are compiled as one, and
+others in groups of those that define nothing of the same name.
 """
 
+load("//gradientflow/build_defs:cc.bzl", "in_units")
 load("//gradientflow/build_defs:precompiled.bzl", "precompiled_header")
 
 # Without optimisation, a test compiles in less than half the time. The oracles and the
@@ -107,21 +109,42 @@ def _one_unit(name, srcs):
     )
     return [file for file in srcs if file not in tests] + [name + "_unit.cc"]
 
-def cc_library(srcs = [], copts = [], deps = [], **kwargs):
-    copts, deps = _start(srcs, copts, deps)
-    native.cc_library(srcs = srcs, copts = copts, deps = deps, **kwargs)
+def _grouped(name, srcs, hdrs, deps):
+    """What to compile instead of `srcs`, of which a test's are one unit already."""
+    if type(srcs) != "list":
+        return srcs
+    unit = [source for source in srcs if source == name + "_unit.cc"]
+    others = [source for source in srcs if source not in unit]
+    return unit + in_units(name, others, hdrs, deps, testonly = True)
 
-def cc_binary(srcs = [], copts = [], deps = [], **kwargs):
-    copts, deps = _start(srcs, copts, deps)
-    native.cc_binary(srcs = srcs, copts = copts, deps = deps, **kwargs)
+def cc_library(name, srcs = [], hdrs = [], copts = [], deps = [], **kwargs):
+    copts, started = _start(srcs, copts, deps)
+    native.cc_library(
+        name = name,
+        srcs = _grouped(name, srcs, hdrs, deps),
+        hdrs = hdrs,
+        copts = copts,
+        deps = started,
+        **kwargs
+    )
+
+def cc_binary(name, srcs = [], copts = [], deps = [], **kwargs):
+    copts, started = _start(srcs, copts, deps)
+    native.cc_binary(
+        name = name,
+        srcs = _grouped(name, srcs, [], deps),
+        copts = copts,
+        deps = started,
+        **kwargs
+    )
 
 def cc_test(name, srcs = [], copts = [], deps = [], **kwargs):
-    copts, deps = _start(srcs, copts, deps, name)
+    copts, started = _start(srcs, copts, deps, name)
     native.cc_test(
         name = name,
-        srcs = _one_unit(name, srcs),
+        srcs = _grouped(name, _one_unit(name, srcs), [], deps),
         copts = copts,
-        deps = deps,
+        deps = started,
         **kwargs
     )
 

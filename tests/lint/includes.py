@@ -64,6 +64,8 @@ NAMES = {header: re.compile(rf"\bstd::(?:{names})\b")
 PRODUCT = ("gradientflow/", "transports/", "kernels/", "integrations/c/")
 HEADER = (".h", ".inc")
 SOURCE = (".cc", ".c", *HEADER)
+# Rules that make sources of other sources.
+MAKERS = ("genrule", "units")
 INCLUDE = re.compile(r'^\s*#\s*include\s+["<]([^">]+)[">]')
 
 
@@ -132,11 +134,13 @@ def violations(target, targets, owners, read):
 
 
 def targets_of(rules):
-    made_of = {child.get("name"): lists_of(rule).get("srcs", [])
-               for rule in rules if rule.get("class") == "genrule"
-               for child in rule if child.tag == "rule-output"}
+    made_of = {name: lists_of(rule).get("srcs", [])
+               for rule in rules if rule.get("class") in MAKERS
+               for name in [rule.get("name"), *(
+                   child.get("name") for child in rule
+                   if child.tag == "rule-output")]}
     return {rule.get("name"): Target(rule, made_of) for rule in rules
-            if rule.get("class") != "genrule"}
+            if rule.get("class") not in MAKERS}
 
 
 def check(targets, read):
@@ -177,7 +181,10 @@ def self_test():
         <list name="deps"><label value="//b:b"/></list></rule>
       <rule name="//d:d"><list name="srcs"><label value="//d:unit.cc"/></list></rule>
       <rule name="//d:unit" class="genrule"><rule-output name="//d:unit.cc"/>
-        <list name="srcs"><label value="//d:d.cc"/></list></rule></query>""")
+        <list name="srcs"><label value="//d:d.cc"/></list></rule>
+      <rule name="//e:e"><list name="srcs"><label value="//e:units"/></list></rule>
+      <rule name="//e:units" class="units">
+        <list name="srcs"><label value="//e:e.cc"/></list></rule></query>""")
 
     def found(**texts):
         return len(check(targets_of(rules), lambda path: texts.get(
@@ -188,6 +195,7 @@ def self_test():
     assert found(b_b_h='#include "a/hidden.h"') == 1
     assert found(c_c_cc='#include <sodium.h>\n#include <vector>') == 1
     assert found(d_d_cc='#include "a/a.h"') == 1
+    assert found(e_e_cc='#include "a/a.h"') == 1
     uses = {"a.h": "#include <vector>", "a.cc": "std::vector<std::byte> a;"}
     assert [line.split()[-1] for line in missing(
         "a.cc", lambda path: uses.get(path, ""))] == ["<cstddef>"]
@@ -197,7 +205,7 @@ def main():
     self_test()
     query = subprocess.run(
         ["bazel", "query", "--output=xml",
-         'kind("(cc_(library|test|binary)|genrule) rule", //...)'],
+         f'kind("(cc_(library|test|binary)|{"|".join(MAKERS)}) rule", //...)'],
         check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     # The parser knows XML 1.0 only, and the text is that, too.
     text = query.stdout.decode().replace('<?xml version="1.1"',

@@ -93,5 +93,5 @@ else
   # Tests are half of all files, and compilers see their traps as well. Files that
   # need torch's headers take minutes each.
   git ls-files -co --exclude-standard '*.cc' ':!integrations/torch' ':!tests' |
-    buildable | xargs tests/lint/units.py
+    buildable | xargs gradientflow/build_defs/units.py
 fi | xargs -d '\n' -n 1 -P "$(nproc)" "$0" --unit

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""Groups C++ sources into units that tidy.sh reads as one file each.
+"""Groups C++ sources into units that are read or compiled as one file each.
 
-Usage: units.py FILE.cc...
+Usage: units.py FILE.cc...           prints one unit per line, largest first
+       units.py --to FOLDER FILE.cc...   writes as many files: the units' text,
+                                         and then empty ones
 
-Prints one unit per line, largest first. Headers take most of the time of reading a
-source, and a unit reads each of them once. Two files stand in one unit only if they
-define nothing of the same name, since a unit has one anonymous namespace, and if
-neither mentions a type or a constant that the other defines, since it means one of a
-header. This goes by the text of the files, and so it only nearly holds: whoever uses
-a unit that does not compile takes apart what does not go together.
+Headers take most of the time of reading a source, and a unit reads each of them
+once. Two files stand in one unit only if they define nothing of the same name, since a
+unit has one anonymous namespace, and if neither mentions a type or a constant that the
+other defines, since it means one of a header. This goes by the text of the files, and
+so it only nearly holds. Where a unit does not compile, tidy.sh takes apart what does not
+go together, and in a build one of the two names must change.
 """
 
 import functools
@@ -18,6 +20,8 @@ import sys
 
 # Units of more files are no fewer: what they have already keeps others out.
 MOST_FILES = 32
+# After an edit, a whole unit is compiled.
+MOST_COMPILED = 10
 # The house's style indents what is inside a function or a class, and nothing else.
 TYPE = re.compile(r"(?:class|struct|enum(?: class)?|union) (\w+)")
 OTHER = re.compile(r"(?!namespace|using namespace|return)[A-Za-z_][^=({;\[]*?"
@@ -60,13 +64,13 @@ class Source:
                     or self.meant & other.words or other.meant & self.words)
 
 
-def units_of(sources):
+def units_of(sources, most=MOST_FILES):
     """Splits [(file, text)]: each joins the first unit that it fits."""
     units = []
     for file, text in sources:
         mine = Source(text)
         for unit in units:
-            if len(unit) < MOST_FILES and all(
+            if len(unit) < most and all(
                     mine.goes_with(other) for _, other in unit):
                 unit.append((file, mine))
                 break
@@ -88,9 +92,24 @@ def self_test():
                          ["a", "d"], ["b", "c", "e"]]
 
 
+def write(folder, sources):
+    """Messages of compilers will name the files themselves."""
+    texts = dict(sources)
+    units = units_of(sources, MOST_COMPILED)
+    for number in range(len(sources)):
+        unit = units[number] if number < len(units) else []
+        pathlib.Path(folder, f"{number}.cc").write_text(
+            "".join(f'#line 1 "{file}"\n{texts[file]}' for file in unit))
+
+
 def main():
+    to = sys.argv[2] if sys.argv[1] == "--to" else None
+    sources = [(name, pathlib.Path(name).read_text())
+               for name in sys.argv[3 if to else 1:]]
+    if to:
+        write(to, sources)
+        return
     self_test()
-    sources = [(name, pathlib.Path(name).read_text()) for name in sys.argv[1:]]
     units = units_of(sources)
     for unit in sorted(units, key=len, reverse=True):
         print(*unit)

@@ -44,12 +44,12 @@ constexpr double kWarmUpSeconds = 0.05;
 constexpr std::uint32_t kWarmUp = 3;
 // The part of a flow's time that goes into a second look at how fast it is.
 constexpr double kShareOfTrial = 0.1;
-// Trains of a flow, at most. At the end of one, connections are less busy than
-// before it, so a train has that many times the messages that are under way.
-constexpr std::uint32_t kTrains = 20;
-constexpr std::uint32_t kLengthOfTrain = 4;
-// A train takes about that long or longer: lines with a token bucket are faster
-// at first, for what they did not carry while the ranks waited.
+// Trains of a flow. With three the one in the middle is right if another one
+// lost packets and waited for them.
+constexpr std::uint32_t kLeastTrains = 3;
+constexpr std::uint32_t kMostTrains = 20;
+// If there are more of them, a train takes that long: lines with a token bucket
+// are faster at first, for what they did not carry while the ranks waited.
 constexpr double kSecondsOfTrain = 0.2;
 constexpr std::size_t kSmallBytes = 8;
 
@@ -304,9 +304,8 @@ Result<FlowRate> PairLeader::Rate(const Flow& flow) {
         CountFor(share * flow.seconds, each, kLeastMessages, kMostMessages);
     order.warm_up =
         CountFor(share * kWarmUpSeconds, each, kWarmUp, kMostMessages / 10);
-    order.trains = CountFor(share * flow.seconds, kSecondsOfTrain, 1, kTrains);
-    order.trains = std::clamp(messages / (kLengthOfTrain * order.in_flight), 1U,
-                              order.trains);
+    order.trains = CountFor(share * flow.seconds, kSecondsOfTrain, kLeastTrains,
+                            kMostTrains);
     order.messages = messages / order.trains;
     return messages > kLeastMessages;
   };

@@ -151,17 +151,9 @@ Status PieceStream::ReduceAlone(const StagedJob& job) {
 
 Status PieceStream::Close(const StagedPiece& piece) {
   const Status recorded = stream_->Record(events_[next_].get());
-  if (!recorded.ok()) {
-    // Without the event nothing tells when the work is done, and its buffers
-    // must not be given back before then. This is the one place that waits for
-    // the device.
-    const Status ignored = stream_->Synchronize();
-    static_cast<void>(ignored);
-    return recorded;
-  }
   next_ = (next_ + 1) % events_.size();
-  under_way_.push_back(piece);
-  return Status();
+  under_way_.push_back({piece, recorded.ok()});
+  return recorded;
 }
 
 // events_ is used as a ring; the oldest piece has the oldest event.
@@ -169,11 +161,17 @@ Result<bool> PieceStream::Done() {
   if (under_way_.empty()) return false;
   const std::size_t oldest =
       (next_ + events_.size() - under_way_.size()) % events_.size();
+  bool& recorded = under_way_.front().recorded;
+  if (!recorded) {
+    // Without the event nothing tells when the work is done.
+    GF_RETURN_IF_ERROR(stream_->Record(events_[oldest].get()));
+    recorded = true;
+  }
   return events_[oldest]->Query();
 }
 
 StagedPiece PieceStream::Pop() {
-  const StagedPiece piece = under_way_.front();
+  const StagedPiece piece = under_way_.front().piece;
   under_way_.pop_front();
   return piece;
 }

@@ -24,6 +24,7 @@ class PieceStream {
 
   bool full() const { return under_way_.size() == events_.size(); }
   bool empty() const { return under_way_.empty(); }
+  const StagedPiece& oldest() const { return under_way_.front().piece; }
   Stream& stream() { return *stream_; }
 
   // These give the stream work for one piece, which the next Close() names.
@@ -37,12 +38,13 @@ class PieceStream {
   Status ReduceAlone(const StagedJob& job);
 
   // Everything that was given to the stream since the last Close() belongs to
-  // `piece`, whether it succeeded or not. REQUIRES !full().
+  // `piece`, whether it succeeded or not; after an error, too, the piece is
+  // under way. REQUIRES !full().
   Status Close(const StagedPiece& piece);
 
   // Returns true once the work of the oldest piece is done; false if it is not
-  // done or there is no piece. On an error of the device that piece is over,
-  // too.
+  // done or there is no piece. After an error the piece is over only if that
+  // MeansLost(): otherwise ask again.
   Result<bool> Done();
   // Takes out the oldest piece. REQUIRES !empty().
   StagedPiece Pop();
@@ -54,11 +56,16 @@ class PieceStream {
   Status ClearNonfinite(const StagedJob& job);
   Status FetchNonfinite(const StagedJob& job);
 
+  struct UnderWay {
+    StagedPiece piece;
+    bool recorded;  // Its event.
+  };
+
   Device& device_;
   DeviceMemory packed_;  // Room for one piece; stream order guards it.
   std::vector<std::unique_ptr<Event>> events_;
   std::size_t next_ = 0;  // Index of the next event to record.
-  std::deque<StagedPiece> under_way_;
+  std::deque<UnderWay> under_way_;
   std::unique_ptr<Stream> stream_;  // Declared last, so it is destroyed first.
 };
 

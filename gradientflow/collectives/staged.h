@@ -86,6 +86,11 @@ class StagedCollective final : public Collective {
   // Calls read their buffers after all work that this stream was given before
   // Start(). It carries only work of the caller.
   Stream& stream() { return *gate_; }
+  // Adds what calls have given to the device.
+  void AddWork(WorkEnd* end) {
+    end->Add(*gate_);
+    copies_->AddWork(end);
+  }
 
   // When `done` runs, the result is in the device's memory. `done` gets
   // kInvalidArgument for a call with a feed on device memory.

@@ -49,7 +49,6 @@ bool StagedCopies::SendOut(const Jobs& jobs) {
       job->sent_out = piece.end;
       ++job->on_device;
       const Status closed = out_->Close(piece);
-      if (!closed.ok()) --job->on_device;
       if (status.ok()) status = closed;
       if (!status.ok()) on_failed_(job, "copying it out", status);
       moved = true;
@@ -69,7 +68,6 @@ bool StagedCopies::SendIn() {
         in_->CopyIn(piece, first, job->sent_in == job->in_pieces());
     ++job->on_device;
     const Status closed = in_->Close(piece);
-    if (!closed.ok()) --job->on_device;
     if (!status.ok() || !closed.ok()) {
       on_failed_(job, "copying it in", status.ok() ? closed : status);
     }
@@ -83,13 +81,17 @@ bool StagedCopies::LookAt(PieceStream* pieces, bool out) {
   while (!pieces->empty()) {
     const Result<bool> done = pieces->Done();
     if (done.ok() && !done.value()) break;
+    if (!done.ok() && !stopped_) {
+      on_failed_(pieces->oldest().job, out ? "copying it out" : "copying it in",
+                 done.status());
+    }
+    // The device may still use the memory of the piece: it is asked again.
+    if (!done.ok() && !MeansLost(done.status())) break;
     const StagedPiece piece = pieces->Pop();
     moved = true;
     --piece.job->on_device;
-    if (!done.ok()) {
-      on_failed_(piece.job, out ? "copying it out" : "copying it in",
-                 done.status());
-    } else if (out) {
+    if (!done.ok()) continue;
+    if (out) {
       piece.job->here = piece.end;
     } else {
       ++piece.job->in_place;

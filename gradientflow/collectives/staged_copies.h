@@ -11,6 +11,7 @@
 #include "gradientflow/collectives/piece_stream.h"
 #include "gradientflow/collectives/staged_job.h"
 #include "gradientflow/device/device.h"
+#include "gradientflow/device/work_end.h"
 
 namespace gradientflow {
 
@@ -44,6 +45,11 @@ class StagedCopies {
   void ForgetAll() { ready_in_.clear(); }
   // The device has failed, and gets nothing more to do.
   void Stop() { stopped_ = true; }
+  // Adds what the device has been given.
+  void AddWork(WorkEnd* end) {
+    end->Add(out_->stream());
+    end->Add(in_->stream());
+  }
 
  private:
   explicit StagedCopies(OnFailed on_failed)

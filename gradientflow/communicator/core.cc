@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "gradientflow/base/fork.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/measure.h"
 #include "gradientflow/communicator/agreement.h"
@@ -371,12 +372,9 @@ CommunicatorCore::~CommunicatorCore() {
 
 void CommunicatorCore::CloseDevicePath() {
   if (device_path_ == nullptr || device_path_->Close()) return;
-  logger_->Log(LogLevel::kError,
-               StrCat(device_->description(),
-                      " does not come to its end: its memory is left behind"));
-  static_cast<void>(device_path_.release());
+  LeaveBehind(device_path_.release());
   // The staging memory is in the arena, which must then stay as well.
-  static_cast<void>(
+  LeaveBehind(
       std::make_unique<decltype(transport_.keep_alive)>(transport_.keep_alive)
           .release());
 }

@@ -323,44 +323,64 @@ bool DevicePath::Poll() {
 std::chrono::nanoseconds DevicePath::Nap() const { return kNap; }
 
 bool DevicePath::Close() {
-  if (staged_ != nullptr) {
-    while (staged_->in_flight() > 0) {
-      const bool moved = staged_->Poll();
-      if (opening_.Poll() || moved) continue;
-      opening_.fabric->Wait(std::chrono::milliseconds(1));
-    }
-    if (staged_->left_behind()) return false;
-  }
-  if (nccl_ != nullptr && !nccl_->Close()) return false;
   // Work on any of these streams may still touch what is freed next.
-  return sync_ == nullptr ||
-         (AwaitEnd(sync_->producer()) && AwaitEnd(stream(Channel::kPlain)) &&
-          AwaitEnd(stream(Channel::kGradients)));
+  WorkEnd end(*device_);
+  end.Add(sync_->producer());
+  AddWork(Channel::kPlain, &end);
+  AddWork(Channel::kGradients, &end);
+  if (EndCalls() && Await(&end)) return true;
+  LogKept("the communicator's memory", end);
+  return false;
 }
 
-bool DevicePath::AwaitEnd(Stream& stream) {
-  const Result<std::unique_ptr<Event>> end = device_->NewEvent();
-  // A device that reports an error does no more work.
-  if (!end.ok() || !stream.Record(end.value().get()).ok()) return true;
-  return Await(*end.value());
-}
-
-// Waits until the event is reached. If the job has failed, the wait is limited;
-// returns false when it is over. Keeps up the heartbeats of this rank
-// meanwhile.
-bool DevicePath::Await(const Event& event) {
-  const Clock::Time begin = opening_.clock->Now();
-  while (true) {
-    const Result<bool> reached = event.Query();
-    if (!reached.ok() || reached.value()) return true;
-    opening_.Poll();
-    opening_.fabric->Tick(false);
-    const double seconds = Seconds(opening_.clock->Now() - begin);
-    if (!opening_.fabric->status().ok() && seconds > patience_seconds_) {
-      return false;
-    }
+// Returns whether the device has done all work of the calls.
+bool DevicePath::EndCalls() {
+  if (nccl_ != nullptr) return nccl_->Close();
+  while (staged_->in_flight() > 0) {
+    const bool moved = staged_->Poll();
+    if (opening_.Poll() || moved) continue;
     opening_.fabric->Wait(std::chrono::milliseconds(1));
   }
+  return !staged_->left_behind();
+}
+
+void DevicePath::AddWork(Channel channel, WorkEnd* end) {
+  if (nccl_ != nullptr) {
+    nccl_->AddWork(channel, end);
+  } else {
+    staged_->AddWork(end);
+  }
+}
+
+bool DevicePath::GivesUp(const WorkEnd& end,
+                         std::optional<Clock::Time>* since) const {
+  if (opening_.fabric->status().ok() && end.doubt().ok()) {
+    since->reset();
+    return false;
+  }
+  const Clock::Time now = opening_.clock->Now();
+  if (!*since) *since = now;
+  return Seconds(now - **since) > patience_seconds_;
+}
+
+void DevicePath::LogKept(const std::string& what, const WorkEnd& end) const {
+  const std::string& why = end.doubt().message();
+  logger_->Log(LogLevel::kError,
+               StrCat(device_->description(), " does not come to its end: ",
+                      what, " is left behind", why.empty() ? "" : ": ", why));
+}
+
+// Keeps up the heartbeats of this rank meanwhile. Returns whether the work has
+// ended.
+bool DevicePath::Await(WorkEnd* end) {
+  std::optional<Clock::Time> since;
+  while (!end->Reached()) {
+    opening_.Poll();
+    opening_.fabric->Tick(false);
+    if (GivesUp(*end, &since)) return false;
+    opening_.fabric->Wait(std::chrono::milliseconds(1));
+  }
+  return true;
 }
 
 Collective& DevicePath::collective() {

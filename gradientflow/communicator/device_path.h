@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "gradientflow/config/options.h"
 #include "gradientflow/device/device.h"
 #include "gradientflow/device/device_sync.h"
+#include "gradientflow/device/work_end.h"
 #include "gradientflow/nccl/create.h"
 #include "gradientflow/observe/logger.h"
 #include "gradientflow/observe/recorder.h"
@@ -74,6 +76,17 @@ class DevicePath final : public Driver::Client {
   // What is given to this stream after collective().Join() runs after the calls
   // of the channel. With staging it is the same stream.
   Stream& wire(Channel channel);
+  // Adds what the channel's calls have given to the device.
+  void AddWork(Channel channel, WorkEnd* end);
+  // True if NCCL may give the device work of calls that have ended.
+  bool aborting() const { return nccl_ != nullptr && nccl_->aborting(); }
+  // To be asked after each end.Reached() that has returned false. Returns true
+  // if the job has failed, or the device has not told whether its work has
+  // ended, for patience_seconds(), of which *since keeps the beginning. Then
+  // the memory has to be kept.
+  bool GivesUp(const WorkEnd& end, std::optional<Clock::Time>* since) const;
+  // Says in the log that `what` is kept.
+  void LogKept(const std::string& what, const WorkEnd& end) const;
   // Orders plain calls after the caller's stream.
   DeviceSync& sync() { return *sync_; }
 
@@ -98,10 +111,10 @@ class DevicePath final : public Driver::Client {
   // dead rank.)
   double patience_seconds() const { return patience_seconds_; }
 
-  // Ends what is in flight and waits for the streams; if the job has failed,
-  // for patience_seconds() at most. The fabric still exists, and no other
-  // thread drives. Returns false if the device may go on using memory of this
-  // object or of the arena; then neither may be destroyed.
+  // Ends what is in flight and waits for the streams, until GivesUp(). The
+  // fabric still exists, and no other thread drives. Returns false if the
+  // device may go on using memory of this object or of the arena; then neither
+  // may be destroyed. The log says so.
   bool Close();
 
   // From Driver::Client. A failure on the device ends the job on all ranks.
@@ -117,8 +130,8 @@ class DevicePath final : public Driver::Client {
   Status MakeNccl(const DevicePathArgs& args,
                   std::shared_ptr<const NcclApi> nccl);
   Status MakeStaged(const DevicePathArgs& args);
-  bool AwaitEnd(Stream& stream);
-  bool Await(const Event& event);
+  bool EndCalls();
+  bool Await(WorkEnd* end);
   Result<bool> Reaches(const CollectiveCall& call,
                        const CallGroup& group) const;
   bool GoesToDeviceEmpty(const CollectiveCall& call,

@@ -26,6 +26,7 @@ StatusCode CodeOf(cudaError_t error) {
     case cudaErrorStreamCaptureWrongThread:
     case cudaErrorCapturedEvent:
       return StatusCode::kFailedPrecondition;
+    case cudaErrorCudartUnloading:
     case cudaErrorDevicesUnavailable:
     case cudaErrorSystemNotReady:
     case cudaErrorMpsConnectionFailed:

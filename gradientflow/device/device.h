@@ -16,6 +16,12 @@
 
 namespace gradientflow {
 
+// Returns whether `why`, the error of a call to a device, its streams or its
+// events, says that the device is lost for this process: it does no more work.
+inline bool MeansLost(const Status& why) {
+  return why.code() == StatusCode::kUnavailable;
+}
+
 // A point in the work of a stream. It may be recorded again and again; each
 // Record() moves it. Made by a Device, and destroyed before that device. The
 // caller has to order recording and waiting on several threads; Query() may be
@@ -24,7 +30,8 @@ class Event {
  public:
   virtual ~Event() = default;
   // Returns whether the work before the last Record() is done; true if nothing
-  // was recorded. Does not block. An error is the device's, and stays.
+  // was recorded. Does not block. An error says nothing about the work, unless
+  // it MeansLost().
   virtual Result<bool> Query() const = 0;
   // Blocks the calling thread until Query() would return true.
   virtual Status Synchronize() const = 0;

@@ -5,6 +5,7 @@
 #include <thread>
 #include <utility>
 
+#include "gradientflow/base/fork.h"
 #include "gradientflow/base/str_cat.h"
 
 namespace gradientflow {
@@ -193,6 +194,12 @@ void NcclChannels::Abort() {
   }
 }
 
+bool NcclChannels::abort_done() const {
+  return std::all_of(queues_.begin(), queues_.end(), [](const auto& queue) {
+    return queue == nullptr || queue->comm().abort_done();
+  });
+}
+
 bool NcclChannels::Drained() {
   bool drained = true;
   for (auto& queue : queues_) {
@@ -214,7 +221,7 @@ bool NcclChannels::LeaveBehind() {
   for (auto& queue : queues_) {
     if (queue == nullptr || queue->Drained()) continue;
     order_->Exit(queue.get());
-    static_cast<void>(queue.release());
+    gradientflow::LeaveBehind(queue.release());
     any = true;
   }
   return any;

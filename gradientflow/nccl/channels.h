@@ -53,6 +53,8 @@ class NcclChannels {
   void Deregister(const void* data);
 
   void Abort();
+  // True if Abort() was not called, too.
+  bool abort_done() const;
   // After Abort(): returns whether the device has finished all work.
   bool Drained();
   // Ends all calls with `why`.

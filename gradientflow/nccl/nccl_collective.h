@@ -77,6 +77,13 @@ class NcclCollective final : public Collective {
   // The stream on which NCCL works; see Join().
   Stream& wire(Channel channel) { return channels_.at(channel).wire(); }
   Status Join(Channel channel) override { return channels_.at(channel).Join(); }
+  // Adds what the channel's calls have given to the device.
+  void AddWork(Channel channel, WorkEnd* end) {
+    channels_.at(channel).AddWork(end);
+  }
+  // Returns whether an abort has not come to its end. Until then NCCL may give
+  // the device work of any call, also of one that has ended.
+  bool aborting() const { return !channels_.abort_done(); }
 
   // Returns zeroed memory of the device for buffers of calls. NCCL has
   // allocated it, and reaches it without copies once it is registered. If NCCL

@@ -74,8 +74,8 @@ Status NcclQueue::Allocate() {
   slots_.resize(kSlots);
   operations_.reserve(kSlots);
   spare_.reserve(kSlots);
-  for (auto* made : {&ahead_end_, &half_end_, &half_free_[0], &half_free_[1],
-                     &ordered_, &drained_}) {
+  for (auto* made :
+       {&ahead_end_, &half_end_, &half_free_[0], &half_free_[1], &ordered_}) {
     Result<std::unique_ptr<Event>> event = device.NewEvent();
     if (!event.ok()) return event.status();
     *made = std::move(event).value();
@@ -414,14 +414,9 @@ std::string NcclQueue::OldestCall() const {
 
 bool NcclQueue::Drained() {
   if (!comm_.abort_done()) return false;
-  // The rest of an aborted call ends by itself. A device that reports an error
-  // does no more work.
-  if (!std::exchange(draining_, true) &&
-      !(Join().ok() && wire_->Record(drained_.get()).ok())) {
-    return true;
-  }
-  const Result<bool> reached = drained_->Query();
-  return !reached.ok() || reached.value();
+  // The rest of an aborted call ends by itself.
+  if (!end_) AddWork(&end_.emplace(*args_.device));
+  return end_->Reached();
 }
 
 void NcclQueue::EndAll(const Status& why, DoneQueue* ended) {

@@ -13,6 +13,7 @@
 #include "gradientflow/base/status.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/device/device.h"
+#include "gradientflow/device/work_end.h"
 #include "gradientflow/nccl/issue.h"
 #include "gradientflow/nccl/launch_order.h"
 #include "gradientflow/nccl/nccl_comm.h"
@@ -61,6 +62,10 @@ class NcclQueue {
   // What is on this stream after Join() runs after all calls before that.
   Stream& wire() { return *wire_; }
   Status Join();
+  // Adds what the queue has given to the device.
+  void AddWork(WorkEnd* end) {
+    for (auto* stream : {&before_, &wire_, &after_}) end->Add(**stream);
+  }
   NcclComm& comm() { return comm_; }
 
   // REQUIRES a valid call.
@@ -144,7 +149,6 @@ class NcclQueue {
   NcclComm comm_;
   DeviceMemory verdicts_;  // On the device: one per slot, and 4 bytes more.
   DeviceMemory seen_;      // Pinned: one per slot.
-  std::unique_ptr<Event> drained_;
   std::vector<NcclSlot> slots_;
   Staging staging_;
   // Earlier, smaller staging memory. Calls in flight may still use it, and to
@@ -181,7 +185,7 @@ class NcclQueue {
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_sent_ = 0;
   Clock::Time last_end_{};
-  bool draining_ = false;
+  std::optional<WorkEnd> end_;  // From the end of an abort on.
 };
 
 }  // namespace gradientflow

@@ -6,15 +6,6 @@
 #include "gradientflow/session/engine.h"
 
 namespace gradientflow {
-namespace {
-
-// A device that reports an error does no more work.
-bool IsReached(const Event& event) {
-  const Result<bool> reached = event.Query();
-  return !reached.ok() || reached.value();
-}
-
-}  // namespace
 
 Result<std::unique_ptr<GradientPool>> DevicePool::Create(
     const GradientPoolArgs& args) {
@@ -146,31 +137,21 @@ Status DevicePool::RestoreMomentum(std::span<const std::byte> momentum) {
 }
 
 bool DevicePool::Close() {
-  Progress& progress = args_.core->progress();
-  const Clock& clock = args_.core->clock();
-  const Clock::Time begin = clock.Now();
-  std::vector<std::unique_ptr<Event>> ends;
-  bool there = false;
-  progress.Do([&] {
-    // An error shows when the events are looked at.
-    static_cast<void>(collective().Join(Channel::kGradients));
-    for (Stream* stream :
-         {&sync_->producer(), &path().wire(Channel::kGradients),
-          before_wire_.get(), after_wire_.get()}) {
-      if (stream == nullptr) continue;
-      Result<std::unique_ptr<Event>> end = path().device()->NewEvent();
-      // A device that reports an error does no more work.
-      if (!end.ok() || !stream->Record(end.value().get()).ok()) continue;
-      ends.push_back(std::move(end).value());
-    }
+  WorkEnd end(*path().device());
+  end.Add(optimizer_->stepped());
+  end.Add(sync_->producer());
+  for (Stream* stream : {before_wire_.get(), after_wire_.get()}) {
+    if (stream != nullptr) end.Add(*stream);
+  }
+  bool ended = false;
+  std::optional<Clock::Time> since;
+  args_.core->progress().Do([&] { path().AddWork(Channel::kGradients, &end); });
+  args_.core->progress().Drive([&] {
+    ended = !path().aborting() && end.Reached();
+    return ended || path().GivesUp(end, &since);
   });
-  progress.Drive([&] {
-    there = IsReached(optimizer_->stepped());
-    for (const auto& end : ends) there &= IsReached(*end);
-    return there || (!args_.core->fabric().status().ok() &&
-                     Seconds(clock.Now() - begin) > path().patience_seconds());
-  });
-  return there;
+  if (!ended) path().LogKept(StrCat("a pool of ", bytes_, " bytes"), end);
+  return ended;
 }
 
 }  // namespace gradientflow

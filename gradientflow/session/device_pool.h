@@ -8,6 +8,7 @@
 
 #include "gradientflow/device/device.h"
 #include "gradientflow/device/device_sync.h"
+#include "gradientflow/device/work_end.h"
 #include "gradientflow/optimizer/device_optimizer.h"
 #include "gradientflow/session/gradient_pool.h"
 

@@ -267,11 +267,8 @@ Status GradientSession::Parts::Build(const std::optional<CallCost>& cost) {
 GradientSession::Parts::~Parts() {
   steps.reset();
   if (pool != nullptr && !pool->Close()) {
-    core().logger().Log(LogLevel::kError,
-                        "the device does not come to its end: the pool's "
-                        "memory is left behind");
-    static_cast<void>(aggregator.release());
-    static_cast<void>(pool.release());
+    LeaveBehind(aggregator.release());
+    LeaveBehind(pool.release());
   }
   places.reset();
   if (!has_channel) return;

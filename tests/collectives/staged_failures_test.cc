@@ -155,6 +155,47 @@ TEST(StagedFailures, OfWorkOnTheDeviceEndOnAllRanks) {
   }
 }
 
+// The device was asked in vain whether it has done a copy, which may still use
+// the memory of the call.
+TEST(StagedFailures, OfAQuestionLeaveTheCallUntilTheWorkIsDone) {
+  for (const FakeCall call : {FakeCall::kRecord, FakeCall::kQuery}) {
+    // The first record is the one that the copies wait for.
+    const std::uint64_t nth = call == FakeCall::kRecord ? 1 : 0;
+    OnRanks({2, true}, [&](TestRank& host) {
+      DeviceRank rank(host);
+      const std::vector<std::byte> bytes =
+          Encode(DType::kFloat32, Contribution(host.rank(), kCount, 1));
+      const DeviceMemory pool = rank.Upload(bytes);
+      EXPECT_TRUE(rank.work().Synchronize().ok());
+      const bool troubled = host.rank() == 1;
+      if (troubled) {
+        rank.device().HoldStreams();
+        rank.device().FailCall(
+            call, nth, Status(StatusCode::kInternal, "failed on purpose"));
+      }
+      CollectiveCall sum;
+      sum.output = pool.get();
+      sum.count = kCount;
+      Ending ending;
+      rank.staged().Start(sum, ending.done());
+      if (troubled) {
+        rank.Drive([&] { return !host.fabric().status().ok(); });
+        for (int i = 0; i < 1000; ++i) {
+          rank.staged().Poll();
+          host.Poll();
+          ASSERT_FALSE(ending.over());
+        }
+        rank.device().ReleaseStreams();
+      }
+      rank.Drive([&] { return ending.over(); });
+      EXPECT_NE(ending.status.message().find("failed on purpose"),
+                std::string::npos)
+          << ending.status.ToString();
+    });
+    if (HasFailure()) FAIL() << static_cast<int>(call);
+  }
+}
+
 TEST(StagedFailures, OfAPeerEndWithoutTheDevicesHelp) {
   for (bool memory : {true, false}) {
     OnRanks({3, memory}, [&](TestRank& host) {

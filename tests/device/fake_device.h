@@ -147,8 +147,8 @@ class FakeDevice final : public Device {
   // launch fails with kFakeLaunchError.
   void FailCall(FakeCall call, std::uint64_t nth, Status why);
   // The nth copy, fill or kernel from here on does not run, and breaks the
-  // device for good: all later calls and queries return `why`, no later work
-  // runs, and events count as passed.
+  // device for good: all later calls and queries return kUnavailable with the
+  // message of `why`, no later work runs, and events count as passed.
   void FailWork(std::uint64_t nth, Status why);
 
  private:

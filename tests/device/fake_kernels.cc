@@ -146,7 +146,7 @@ int Launch(const Args& args, void* stream) {
     Status status = CheckMemory(state.memory, args);
     // A GPU would find out later; failing here shows the caller.
     if (!status.ok()) {
-      state.Fail(std::move(status));
+      state.Fail(status);
       return kFakeLaunchError;
     }
   }

@@ -121,7 +121,7 @@ void FakeQueue::Do(FakeTask* task) {
   if (task->run && state_->error().ok()) {
     Status status = state_->NextWork();
     if (status.ok()) status = task->run();
-    if (!status.ok()) state_->Fail(std::move(status));
+    if (!status.ok()) state_->Fail(status);
   }
   task->run = nullptr;
   if (task->finish != nullptr) task->finish->Finish(now_);

@@ -202,9 +202,9 @@ Status FakeState::error() const {
   return error_;
 }
 
-void FakeState::Fail(Status why) {
+void FakeState::Fail(const Status& why) {
   const MutexLock lock(mutex_);
-  if (error_.ok()) error_ = std::move(why);
+  if (error_.ok()) error_ = Status(StatusCode::kUnavailable, why.message());
   failed_.store(true, std::memory_order_release);
 }
 

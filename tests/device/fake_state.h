@@ -111,7 +111,8 @@ struct FakeState {
   Status Enter(FakeCall call);
   // The device's error, which is permanent.
   Status error() const;
-  void Fail(Status why);
+  // Breaks the device: MeansLost() of its error from here on.
+  void Fail(const Status& why);
 
   // Points live as long as this: freeing a point would be ordered after all who
   // had it, which would hide missing order between their streams.

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstdint>
 #include <string>
 #include <thread>
 #include <vector>
@@ -88,6 +89,38 @@ TEST_F(NcclFailure, FailEndsTheCallsInFlight) {
     EXPECT_EQ(self.collective.status().code(), StatusCode::kUnavailable);
   });
   EXPECT_EQ(nccl_.Get(FakeNcclCount::kAborted), 2 * kChannels);
+}
+
+// What the device has been given may still use the memory of the call, even if
+// no event tells so.
+TEST_F(NcclFailure, CallsOutliveTheirWorkIfTheDeviceTakesNoEvent) {
+  for (const FakeCall call :
+       {FakeCall::kNewEvent, FakeCall::kRecord, FakeCall::kQuery}) {
+    for (const std::uint64_t nth : {0, 1, 2}) {
+      const int aborted = nccl_.Get(FakeNcclCount::kAborted);
+      RunNcclRanks(Job(1), [&](NcclRank& self) {
+        const DeviceMemory memory = Ones(self, 11);
+        self.device.HoldStreams();
+        Outcome outcome;
+        self.collective.Start(Bucket(memory, 11), outcome.done());
+        self.device.FailCall(
+            call, nth,
+            Status(StatusCode::kFailedPrecondition, "being captured"));
+        self.collective.Fail(
+            Status(StatusCode::kUnavailable, "rank 2 has died"));
+        nccl_.Await(FakeNcclCount::kAborted, aborted + kChannels);
+        for (int i = 0; i < 1000; ++i) {
+          self.collective.Poll();
+          ASSERT_FALSE(outcome.ended);
+          std::this_thread::yield();
+        }
+        self.device.ReleaseStreams();
+        self.PollUntil(outcome);
+        EXPECT_EQ(outcome.status.code(), StatusCode::kUnavailable);
+      });
+      if (HasFailure()) FAIL() << static_cast<int>(call) << ", call " << nth;
+    }
+  }
 }
 
 TEST_F(NcclFailure, NcclsOwnErrorWaitsALittleForACulprit) {
@@ -203,7 +236,7 @@ TEST_F(NcclFailure, ErrorOfTheDeviceEndsTheCalls) {
     self.device.FailWork(1, Status(StatusCode::kInternal, "it is too hot"));
     self.device.ReleaseStreams();
     self.PollUntil(outcome);
-    EXPECT_EQ(outcome.status.code(), StatusCode::kInternal);
+    EXPECT_EQ(outcome.status.code(), StatusCode::kUnavailable);
     ExpectSays(outcome.status, {"it is too hot", "step 7 bucket 3"});
   });
 }

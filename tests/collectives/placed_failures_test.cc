@@ -227,11 +227,14 @@ void ExpectRefused(const std::vector<PlacedNotice>& notices, std::size_t good,
   OnRanks(PlacingRanks(2), [&](TestRank& rank) {
     if (rank.rank() == 0) {
       const std::byte* memory = rank.places()->slots().data;
-      const ConstBufferView pieces[] = {{memory, kPlacedHeaderBytes, {}}};
       EncodePlacedHeader({0, 1, {}}, rank.places()->slots().data);
+      std::size_t bytes = kPlacedHeaderBytes;
       for (const PlacedNotice& notice : notices) {
+        const ConstBufferView pieces[] = {{memory, bytes, {}}};
         rank.places()->Put(1, pieces, rank.places()->SlotsOf(1),
                            EncodeNotice(notice), {});
+        // The peer may be reading the header by now.
+        bytes = 0;
       }
       rank.Drive([&] { return told.load(); });
       return;

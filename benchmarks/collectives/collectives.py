@@ -152,11 +152,13 @@ def measure(args: report.Args, teams: list[Team], collective: str,
         "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
         "wire": args.wire or args.dtype, "redop": "sum", "algorithm": algorithm,
         "fabric": args.fabric, "ranks": args.ranks, "gbps": args.gbps,
-        "congestion": args.congestion, "per_host": args.per_host,
+        "per_host": args.per_host,
         "io_threads": args.io_threads[0], "time_us": ours.us(),
         "algbw_gbps": 1e-3 * size / ours.us(),
         "busbw_gbps": 1e-3 * moved / ours.us(), "wrong": wrong,
         **ours.cpu_per_byte(batch_bytes)}
+    if args.fabric != "shm":
+        row["congestion"] = args.congestion
     for other in dict.fromkeys(one.name for one in contestants[1:]):
         best = min((one for one in contestants[1:] if one.name == other),
                    key=Contestant.us)
@@ -245,7 +247,7 @@ def main(args: report.Args) -> None:
         args.congestion = network.congestion
         teams = list(start_all(args, network))
         others = [team.name for team in teams[1:]] + ["best"] * args.best
-        show.header(args.congestion, others)
+        show.header(None if args.fabric == "shm" else args.congestion, others)
         for collective, size, algorithm in itertools.product(
                 args.collective, sizes(args.min, args.max, args.factor,
                                        DTYPE_BYTES[args.dtype]),

@@ -26,8 +26,10 @@ def _line(cells: Iterable[str]) -> None:
           flush=True)
 
 
-def header(congestion: str, others: list[str]) -> None:
-    print(f"# TCP's congestion control: {congestion}")
+def header(congestion: str | None, others: list[str]) -> None:
+    """`congestion` is TCP's congestion control, None if it carries nothing."""
+    if congestion is not None:
+        print(f"# TCP's congestion control: {congestion}")
     headings, units, _, _ = zip(*_COLUMNS)
     _line([*headings, *(cell for name in others for cell in (name, f"{name}/"))])
     _line([*units, *["(us)", "ours"] * len(others)])

@@ -129,7 +129,8 @@ def absent(text: str) -> list[int]:
 
 def waited(text: str) -> bool:
     """Whether a rank waited until the time to join was over."""
-    return bool(absent(text)) or "had no word from rank 0" in text
+    return bool(absent(text)) or any(
+        words in text for words in ("had no word from rank 0", "cannot reach rank 0"))
 
 
 def explains(text: str, victims: list[int]) -> bool:

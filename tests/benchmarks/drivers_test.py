@@ -222,6 +222,10 @@ class Connecting(unittest.TestCase):
         self.assertFalse(connecting.explains(late, [6]))
         self.assertTrue(connecting.explains(
             "rank 3 joined, but had no word from rank 0 in time", [1]))
+        # Rank 0 has gone because of the victim.
+        gone = "rank 2: cannot reach rank 0 at a:1 in time: Connection refused"
+        self.assertTrue(connecting.waited(gone))
+        self.assertTrue(connecting.explains(gone, [1]))
         self.assertTrue(connecting.explains("rank 5 (10.0.0.1) has ended", [5]))
         self.assertFalse(connecting.explains("rank 55 (10.0.0.1) has ended", [5]))
 

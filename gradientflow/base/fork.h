@@ -48,9 +48,10 @@ void PrivateInForks(void* data, std::size_t bytes, int fd);
 // Unmaps the memory; forks need not care about it any more.
 void UnmapHere(void* data, std::size_t bytes);
 
-// For an object that a fork inherited and cannot destroy, because threads that
-// do not exist in the fork may hold locks in it or have left data half changed.
-// This is a leak, but leak checkers find the object reachable.
+// For an object that must not be destroyed. A fork has inherited it, and
+// threads that do not exist in the fork may hold locks in it or have left data
+// half changed; or a device may still use its memory. This is a leak, but leak
+// checkers find the object reachable.
 void LeaveBehind(const void* object);
 
 }  // namespace gradientflow

@@ -152,12 +152,11 @@ def measure(args: report.Args, teams: list[Team], collective: str,
         "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
         "wire": args.wire or args.dtype, "redop": "sum", "algorithm": algorithm,
         "fabric": args.fabric, "ranks": args.ranks, "gbps": args.gbps,
-        "per_host": args.per_host,
-        "io_threads": args.io_threads[0], "time_us": ours.us(),
-        "algbw_gbps": 1e-3 * size / ours.us(),
+        "per_host": args.per_host, "io_threads": args.io_threads[0],
+        "time_us": ours.us(), "algbw_gbps": 1e-3 * size / ours.us(),
         "busbw_gbps": 1e-3 * moved / ours.us(), "wrong": wrong,
         **ours.cpu_per_byte(batch_bytes)}
-    if args.fabric != "shm":
+    if args.congestion is not None:
         row["congestion"] = args.congestion
     for other in dict.fromkeys(one.name for one in contestants[1:]):
         best = min((one for one in contestants[1:] if one.name == other),
@@ -244,10 +243,10 @@ def main(args: report.Args) -> None:
             Network(args.ranks, args.gbps[0] if args.gbps else None,
                     per_host=args.per_host, more_gbps=args.gbps[1:],
                     congestion=args.congestion) as network:
-        args.congestion = network.congestion
+        args.congestion = None if args.fabric == "shm" else network.congestion
         teams = list(start_all(args, network))
         others = [team.name for team in teams[1:]] + ["best"] * args.best
-        show.header(None if args.fabric == "shm" else args.congestion, others)
+        show.header(args.congestion, others)
         for collective, size, algorithm in itertools.product(
                 args.collective, sizes(args.min, args.max, args.factor,
                                        DTYPE_BYTES[args.dtype]),

@@ -17,7 +17,7 @@ namespace gradientflow {
 namespace {
 
 constexpr std::string_view kCuda = "cuda";
-// See patience_seconds().
+// See patience_seconds_.
 constexpr double kLeastPatienceSeconds = 1;
 constexpr double kMostPatienceSeconds = 5;
 // See Nap().

@@ -82,7 +82,7 @@ class DevicePath final : public Driver::Client {
   bool aborting() const { return nccl_ != nullptr && nccl_->aborting(); }
   // To be asked after each end.Reached() that has returned false. Returns true
   // if the job has failed, or the device has not told whether its work has
-  // ended, for patience_seconds(), of which *since keeps the beginning. Then
+  // ended, for patience_seconds_, of which *since keeps the beginning. Then
   // the memory has to be kept.
   bool GivesUp(const WorkEnd& end, std::optional<Clock::Time>* since) const;
   // Says in the log that `what` is kept.
@@ -104,12 +104,6 @@ class DevicePath final : public Driver::Client {
   // why that is not possible and what the calls do instead.
   void Register(void* data, std::size_t bytes);
   void Deregister(void* data);
-
-  // How long this rank waits for the device once the job has failed: five
-  // seconds, or timeout_seconds if that is less, but at least one second. (A
-  // stream never ends its work if it waits for another library that waits for a
-  // dead rank.)
-  double patience_seconds() const { return patience_seconds_; }
 
   // Ends what is in flight and waits for the streams, until GivesUp(). The
   // fabric still exists, and no other thread drives. Returns false if the
@@ -143,6 +137,10 @@ class DevicePath final : public Driver::Client {
   RemotePlaces* places_ = nullptr;  // Null unless all ranks have places.
   std::set<const void*> attached_;
   std::string refused_;  // Why memory could not be attached, as was logged.
+  // How long this rank waits for the device once the job has failed: five
+  // seconds, or timeout_seconds if that is less, but at least one second. (A
+  // stream never ends its work if it waits for another library that waits for a
+  // dead rank.)
   double patience_seconds_ = 0;
   std::uint64_t moves_ = 0;               // Polls that moved something.
   bool heard_ = false;                    // That the job has failed.

@@ -138,9 +138,11 @@ void DenseAggregator::Check(const Status& status) {
   if (result_.status.ok()) result_.status = status;
 }
 
-Status DenseAggregator::AwaitBucket(void* self, std::uint64_t bucket) {
+Status DenseAggregator::AwaitBucket(void* self, std::uint64_t bucket,
+                                    Stream& stream) {
   const auto& dense = *static_cast<DenseAggregator*>(self);
-  return dense.args_.sync->AwaitWritten(dense.buckets_[bucket].pool_end);
+  return dense.args_.sync->AwaitWritten(dense.buckets_[bucket].pool_end,
+                                        stream);
 }
 
 void DenseAggregator::OnSubmitted(void* self, std::uint64_t bucket,

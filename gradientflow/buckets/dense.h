@@ -86,7 +86,7 @@ class DenseAggregator final : public Aggregator {
  private:
   static void OnDone(void* self, std::uint64_t bucket, std::uint32_t flags,
                      const Status& status);
-  static Status AwaitBucket(void* self, std::uint64_t bucket);
+  static Status AwaitBucket(void* self, std::uint64_t bucket, Stream& stream);
   static void OnSubmitted(void* self, std::uint64_t, std::uint32_t,
                           const Status&);
   static void OnAheadEnded(void* self, std::uint64_t, std::uint32_t,

@@ -16,6 +16,8 @@
 
 namespace gradientflow {
 
+class Stream;
+
 // Calls of one channel begin in the same order on every rank. The channels are
 // independent: relative to the gradients' buckets, a plain call may come
 // earlier on one rank than on another whose backward pass is further along.
@@ -46,14 +48,15 @@ class Feed {
 // As the peer of a receive: any rank; the first message that arrives matches.
 inline constexpr int kAnyRank = -1;
 
-// What has to run before a call's first work; nothing if empty.
+// What has to run before a call's first work, which `stream` is given next;
+// nothing if empty.
 struct BeforeCall {
-  Status (*run)(void* self, std::uint64_t cookie) = nullptr;
+  Status (*run)(void* self, std::uint64_t cookie, Stream& stream) = nullptr;
   void* self = nullptr;
   std::uint64_t cookie = 0;
 
-  Status operator()() const {
-    return run == nullptr ? Status() : run(self, cookie);
+  Status operator()(Stream& stream) const {
+    return run == nullptr ? Status() : run(self, cookie, stream);
   }
 };
 
@@ -122,7 +125,8 @@ struct CollectiveCall {
   // For a collective on a device's memory: runs once, on the thread that drives
   // and perhaps within Start(), right before the call's first work is put on
   // the stream. Makes the stream wait for the work that writes the elements of
-  // this call, and not those of later calls. If it fails, so does the call.
+  // this call, and not those of later calls; the call then waits for no other
+  // work but that of the wire's stream. If it fails, so does the call.
   BeforeCall before;
   // For a collective that TakesAhead(), if set: the caller submits the work
   // that follows the call to the wire's stream, after Join() if the call

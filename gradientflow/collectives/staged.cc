@@ -130,7 +130,7 @@ Status StagedCollective::Enter(const CollectiveCall& call, Done done) {
     job->admitted = true;
     return Status();
   }
-  Status prepared = call.before();
+  Status prepared = call.before(stream());
   if (prepared.ok()) prepared = Prepare(job);
   if (!prepared.ok()) Fail(job, "preparing it", prepared);
   return Status();

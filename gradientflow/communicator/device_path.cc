@@ -113,8 +113,8 @@ Result<std::unique_ptr<DevicePath>> DevicePath::Create(
              use ? ", by NCCL" : ", staged through the host",
              use || ranks.size() == 1 || why.empty() ? ""
                                                      : StrCat(" (", why, ")")));
-  Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
-      *made->device_, made->stream(Channel::kPlain), /*section_ends=*/{});
+  Result<std::unique_ptr<DeviceSync>> sync =
+      DeviceSync::Create(*made->device_, /*section_ends=*/{});
   if (!sync.ok()) return sync.status();
   made->sync_ = std::move(sync).value();
   return made;

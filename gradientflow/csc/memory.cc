@@ -97,6 +97,10 @@ class MemoryOfDevice final : public CscMemory {
   Status FollowOwner() override {
     return sync_ != nullptr ? sync_->Fence(*stream_) : Status();
   }
+  Status AwaitWritten(std::size_t written_end) override {
+    return sync_ != nullptr ? sync_->AwaitWritten(written_end, *stream_)
+                            : Status();
+  }
   Status Synchronize() override { return stream_->Synchronize(); }
   Status Mark() override { return stream_->Record(mark_.get()); }
   Result<bool> Reached() const override { return mark_->Query(); }

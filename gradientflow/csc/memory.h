@@ -62,6 +62,12 @@ class CscMemory {
                         std::size_t n);
   // Work begins only after what the owner of the gradients has submitted.
   virtual Status FollowOwner() { return {}; }
+  // New work begins only after the pool's elements before `written_end` are
+  // written; see DeviceSync.
+  virtual Status AwaitWritten(std::size_t written_end) {
+    static_cast<void>(written_end);
+    return {};
+  }
   // Blocks until all work is done.
   virtual Status Synchronize() { return {}; }
   // Mark() marks the end of the work so far, and Reached() says whether that

@@ -15,6 +15,12 @@
 // ahead, all of this is submitted while the device is still at work; otherwise
 // the host waits for each result of the wire, and the three are one stream.
 namespace gradientflow {
+namespace {
+
+// CscMemory::Send() has ordered the wire after the pack of the bucket.
+Status IsOnTheWire(void*, std::uint64_t, Stream&) { return Status(); }
+
+}  // namespace
 
 DeviceSparse::~DeviceSparse() {
   (void)memory().Synchronize();
@@ -109,8 +115,8 @@ void DeviceSparse::PackBucket() {
   const std::size_t bucket = launched_;
   const bool last = bucket + 1 == buckets_.size() && all_written();
   const std::size_t end = last ? selector_.chunks() : EndOf(bucket);
-  Check(args_.sync->AwaitWritten(last ? args_.layout->elements()
-                                      : buckets_[bucket].pool_end));
+  Check(memory().AwaitWritten(last ? args_.layout->elements()
+                                   : buckets_[bucket].pool_end));
   if (ring_.needs_back(bucket) > 0) Check(memory().Follow(after()));
   if (!result_.status.ok()) return;
   Check(csc_.Pack(Region(bucket, memory()), chunks_packed_,
@@ -121,7 +127,7 @@ void DeviceSparse::PackBucket() {
 }
 
 void DeviceSparse::PackRest() {
-  Check(args_.sync->AwaitWritten(args_.layout->elements()));
+  Check(memory().AwaitWritten(args_.layout->elements()));
   if (!result_.status.ok()) return;
   const std::size_t first = std::exchange(chunks_packed_, selector_.chunks());
   Check(csc_.Pack(region_, first, chunks_packed_ - first));
@@ -138,7 +144,9 @@ void DeviceSparse::Adapt(std::size_t bucket, CollectiveCall* call) {
   call->dtype = args_.wire_dtype;
   call->keep_scaled = args_.pool_dtype != DType::kFloat32;
   call->extents.clear();
-  if (ahead()) call->submitted = {&DeviceSparse::OnBucketAhead, this, bucket};
+  if (!ahead()) return;
+  call->before.run = &IsOnTheWire;
+  call->submitted = {&DeviceSparse::OnBucketAhead, this, bucket};
 }
 
 void DeviceSparse::BucketIsBack(std::size_t bucket, bool nonfinite) {

@@ -1,5 +1,6 @@
 #include "gradientflow/device/device_sync.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -7,10 +8,10 @@
 namespace gradientflow {
 
 Result<std::unique_ptr<DeviceSync>> DeviceSync::Create(
-    Device& device, Stream& consumer, SectionEnds section_ends) {
+    Device& device, SectionEnds section_ends) {
   const std::size_t sections = section_ends.size();
   std::unique_ptr<DeviceSync> sync(
-      new DeviceSync(device, consumer, std::move(section_ends)));
+      new DeviceSync(device, std::move(section_ends)));
   for (auto& events : sync->events_) {
     for (std::size_t k = 0; k < sections; ++k) {
       Result<std::unique_ptr<Event>> event = device.NewTimedEvent();
@@ -44,15 +45,17 @@ Status DeviceSync::SetProducer(void* native) {
 void DeviceSync::NextStep() {
   MutexLock lock(mutex_);
   now_ = 1 - now_;
-  awaited_ = 0;
+  consumer_ = nullptr;
+  std::ranges::fill(places_, std::size_t{0});
   reach_[now_] = Reach();
 }
 
 Status DeviceSync::Ready(std::size_t section) {
   MutexLock lock(mutex_);
   Reach& reach = reach_[now_];
-  if (!std::exchange(reach.any, true)) reach.first = section;
+  if (reach.count == 0) reach.first = section;
   reach.last = section;
+  places_[section] = ++reach.count;
   return producer_->Record(events_[now_][section].get());
 }
 
@@ -75,16 +78,26 @@ Result<bool> DeviceSync::Reached() const {
     MutexLock lock(mutex_);
     reach = reach_[now_];
   }
-  if (!reach.any) return true;
+  if (reach.count == 0) return true;
   return events_[now_][reach.last]->Query();
 }
 
-Status DeviceSync::AwaitWritten(std::size_t written_end) {
-  while (awaited_ < section_ends_.size() &&
-         (awaited_ == 0 ? 0 : section_ends_[awaited_ - 1]) < written_end) {
-    GF_RETURN_IF_ERROR(consumer_.Wait(*events_[now_][awaited_++]));
+Status DeviceSync::AwaitWritten(std::size_t written_end, Stream& consumer) {
+  if (std::exchange(consumer_, &consumer) != &consumer) {
+    awaited_ = awaited_place_ = 0;
   }
-  return Status();
+  const Event* last = nullptr;
+  {
+    MutexLock lock(mutex_);
+    for (; awaited_ < section_ends_.size() &&
+           (awaited_ == 0 ? 0 : section_ends_[awaited_ - 1]) < written_end;
+         ++awaited_) {
+      if (places_[awaited_] <= awaited_place_) continue;
+      awaited_place_ = places_[awaited_];
+      last = events_[now_][awaited_].get();
+    }
+  }
+  return last == nullptr ? Status() : consumer.Wait(*last);
 }
 
 Status DeviceSync::Fence(Stream& consumer) {

@@ -15,19 +15,17 @@ namespace gradientflow {
 // Orders communication after backward on a device without stopping either, and
 // knows when each part of the pool was there, on the device's clock. A
 // hook that completes a section of the pool records an event on the stream that
-// computes (the producer). The stream that reads the pool (the consumer) waits
-// for the event on the device. The host waits for neither.
+// computes (the producer). A stream that reads the pool (a consumer) waits for
+// the event on the device. The host waits for neither.
 class DeviceSync {
  public:
   using SectionEnds = std::vector<std::size_t>;
 
   // `section_ends` says where the sections of the pool end, in elements. Makes
   // two events for each: the times of a step are asked for while the hooks may
-  // be in the next one. `device` and `consumer`
-  // outlive the result. The producer is the device's legacy default stream
-  // until SetProducer().
+  // be in the next one. `device` outlives the result. The producer is the
+  // device's legacy default stream until SetProducer().
   static Result<std::unique_ptr<DeviceSync>> Create(Device& device,
-                                                    Stream& consumer,
                                                     SectionEnds section_ends);
 
   // `native` is the stream that gradients are computed on; the caller owns it.
@@ -55,12 +53,14 @@ class DeviceSync {
   // called on any thread.
   Status Follow(const Event& event) GF_EXCLUDES(mutex_);
 
-  // Work that the consumer is given from now on runs after the elements before
+  // Work that `consumer` is given from now on runs after the elements before
   // `written_end` are written. Called by the driving thread, with ends that
   // ascend within a step. It asks for no more than is needed: what is submitted
-  // ahead of backward must not wait for all of it. REQUIRES Ready() of their
-  // sections, or that nobody minds what the elements are.
-  Status AwaitWritten(std::size_t written_end);
+  // ahead of backward must not wait for all of it. One event is enough, that of
+  // the section that was Ready() last. REQUIRES Ready() of their sections, or
+  // that nobody minds what the elements are.
+  Status AwaitWritten(std::size_t written_end, Stream& consumer)
+      GF_EXCLUDES(mutex_);
 
   // The step whose times are asked for.
   enum class Of : std::uint8_t { kThisStep, kStepBefore };
@@ -80,22 +80,21 @@ class DeviceSync {
   Result<bool> Reached() const GF_EXCLUDES(mutex_);
 
  private:
-  DeviceSync(Device& device, Stream& consumer, SectionEnds section_ends)
+  DeviceSync(Device& device, SectionEnds section_ends)
       : device_(device),
-        consumer_(consumer),
-        section_ends_(std::move(section_ends)) {}
+        section_ends_(std::move(section_ends)),
+        places_(section_ends_.size()) {}
 
   int SetOf(Of step) const { return step == Of::kThisStep ? now_ : 1 - now_; }
 
   // The sections that were the first and the last in the producer's order.
   struct Reach {
-    bool any = false;
+    std::size_t count = 0;
     std::size_t first = 0;
     std::size_t last = 0;
   };
 
   Device& device_;
-  Stream& consumer_;
   const SectionEnds section_ends_;
   mutable Mutex mutex_;  // One thread at a time submits to the producer.
   std::unique_ptr<Stream> producer_;
@@ -103,7 +102,14 @@ class DeviceSync {
   std::vector<std::unique_ptr<Event>> events_[2];
   Reach reach_[2] GF_GUARDED_BY(mutex_);
   int now_ = 0;
-  std::size_t awaited_ = 0;  // Sections of the step that the consumer awaits.
+  // The place of each section of this step in the producer's order, from 1 on;
+  // 0 until it is Ready().
+  std::vector<std::size_t> places_ GF_GUARDED_BY(mutex_);
+  // How many sections of the step a consumer awaits, and the last of their
+  // places.
+  const Stream* consumer_ = nullptr;
+  std::size_t awaited_ = 0;
+  std::size_t awaited_place_ = 0;
   std::unique_ptr<Event> fence_;
   std::unique_ptr<Event> probe_;  // Shows whether a stream takes work.
 };

@@ -164,17 +164,20 @@ Status NcclQueue::IssueNext() {
     if (operation.ahead()) operation.call.submitted(Status());
     return Status();
   }
-  GF_RETURN_IF_ERROR(operation.call.before());
   if (!operation.ahead()) {
     operation.slot = &slots_[next_slot_];
     next_slot_ = (next_slot_ + 1) % kSlots;
     ++slots_taken_;
   }
   GF_RETURN_IF_ERROR(TakeHalf(&operation, StagingBytes(operation)));
+  // What has not been given anything needs no order.
+  const bool direct =
+      operation.call.before.run != nullptr && operation.staging == nullptr;
+  Stream& first = direct ? *wire_ : *before_;
+  GF_RETURN_IF_ERROR(operation.call.before(first));
   GF_RETURN_IF_ERROR(RunBefore(
-      operation,
-      {args_.device, before_.get(), operation.staging, args_.group.rank}));
-  GF_RETURN_IF_ERROR(Order(*before_, *wire_));
+      operation, {args_.device, &first, operation.staging, args_.group.rank}));
+  if (!direct) GF_RETURN_IF_ERROR(Order(*before_, *wire_));
   issuing_ = true;
   return gradientflow::Issue(operation, Target(operation));
 }
@@ -185,7 +188,10 @@ Status NcclQueue::Order(Stream& first, Stream& then) {
   return then.Wait(*ordered_);
 }
 
-Status NcclQueue::Join() { return Order(*after_, *wire_); }
+Status NcclQueue::Join() {
+  if (!std::exchange(after_has_work_, false)) return Status();
+  return Order(*after_, *wire_);
+}
 
 // Gives the call the half of the staging memory that the call before the last
 // one had. The call waits for that on the device.
@@ -237,14 +243,16 @@ Status NcclQueue::Settle(NcclOperation* operation) {
   operation->settled = true;
   args_.order->Leave(this);
   Stream& last = operation->plan.staged ? *after_ : *wire_;
-  if (operation->plan.staged) GF_RETURN_IF_ERROR(Order(*wire_, *after_));
+  if (operation->plan.staged) {
+    after_has_work_ = true;
+    GF_RETURN_IF_ERROR(Order(*wire_, *after_));
+  }
   GF_RETURN_IF_ERROR(RunAfter(
       *operation, {args_.device, &last, operation->staging, args_.group.rank}));
   if (operation->staging_free != nullptr) {
     GF_RETURN_IF_ERROR(last.Record(operation->staging_free));
   }
   if (!operation->ahead()) return last.Record(operation->slot->end.get());
-  GF_RETURN_IF_ERROR(last.Record(ahead_end_.get()));
   GF_RETURN_IF_ERROR(CountAhead(last));
   operation->call.submitted(Status());
   return Status();
@@ -352,9 +360,14 @@ bool NcclQueue::Stands() {
         return operation->ahead() && operation->settled;
       });
   if (!all_ahead) return true;
-  // An error shows at the next Advance().
+  // The event is recorded when it is first asked for, since nearly all steps
+  // end before that. An error shows at the next Advance().
+  if (!std::exchange(stands_asked_, true)) {
+    return !Join().ok() || !wire_->Record(ahead_end_.get()).ok();
+  }
   const Result<bool> reached = ahead_end_->Query();
   if (!reached.ok() || !reached.value()) return true;
+  stands_asked_ = false;
   last_end_ = args_.clock->Now();
   return false;
 }

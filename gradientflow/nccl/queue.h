@@ -173,8 +173,11 @@ class NcclQueue {
   std::optional<Clock::Time> no_turn_since_;
   std::size_t next_slot_ = 0;
   std::size_t slots_taken_ = 0;
-  std::uint64_t passed_ = 0;          // See Passed(): a sequence number.
-  std::unique_ptr<Event> ahead_end_;  // Of the last call submitted ahead.
+  std::uint64_t passed_ = 0;  // See Passed(): a sequence number.
+  // Of all that was submitted when Stands() first asked.
+  std::unique_ptr<Event> ahead_end_;
+  bool stands_asked_ = false;
+  bool after_has_work_ = false;  // Since the last Join().
   // Calls submitted ahead that may still be in the device's queue, in two
   // parts. The older part ends with half_end_, which is looked at when there
   // are too many.

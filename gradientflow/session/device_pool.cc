@@ -37,11 +37,8 @@ Status DevicePool::Build() {
     if (!end.ok()) return end.status();
     end_ = std::move(end).value();
   }
-  Result<std::unique_ptr<DeviceSync>> sync = DeviceSync::Create(
-      device,
-      before_wire_ != nullptr ? *before_wire_
-                              : path().stream(Channel::kGradients),
-      Engine::SectionEndsOf(*args_.layout));
+  Result<std::unique_ptr<DeviceSync>> sync =
+      DeviceSync::Create(device, Engine::SectionEndsOf(*args_.layout));
   if (!sync.ok()) return sync.status();
   sync_ = std::move(sync).value();
   handover_.emplace(*sync_);

@@ -27,7 +27,7 @@ class TimesTest : public ::testing::Test {
     device_->SetWorkSeconds(wire_.get(), 3);
     memory_ = device_->Allocate(64).value();
     end_ = device_->NewTimedEvent().value();
-    sync_ = DeviceSync::Create(*device_, *wire_, {10, 20, 30, 40}).value();
+    sync_ = DeviceSync::Create(*device_, {10, 20, 30, 40}).value();
     EXPECT_TRUE(sync_->SetProducer(backward_->native()).ok());
     wire_times_ = std::make_unique<WireTimes>(device_.get(), wire_.get());
   }
@@ -37,7 +37,7 @@ class TimesTest : public ::testing::Test {
   }
   // An exchange of what the sections up to this one hold.
   void Exchange(std::size_t section) {
-    ASSERT_TRUE(sync_->AwaitWritten(kSectionEnds[section]).ok());
+    ASSERT_TRUE(sync_->AwaitWritten(kSectionEnds[section], *wire_).ok());
     ASSERT_TRUE(wire_->Fill(memory_.get() + 32, 1, 4).ok());
     ASSERT_TRUE(wire_times_->Ended(kSectionEnds[section]).ok());
   }

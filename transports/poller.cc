@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -55,6 +56,29 @@ int Milliseconds(std::chrono::nanoseconds timeout) {
   return static_cast<int>(std::clamp<std::int64_t>(whole.count(), 0, INT_MAX));
 }
 
+// While it lives, the calling thread's short sleeps end when they should: by
+// default the kernel may add 50 us to each, which is longer than they are.
+class PreciseTimer {
+ public:
+  explicit PreciseTimer(std::chrono::nanoseconds sleep) {
+    constexpr int kNanoseconds = 1000;
+    if (sleep >= std::chrono::milliseconds(1)) return;
+    const int now = ::prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    if (now <= kNanoseconds) return;  // Or unknown to this kernel.
+    if (::prctl(PR_SET_TIMERSLACK, kNanoseconds, 0, 0, 0) == 0) before_ = now;
+  }
+  ~PreciseTimer() {
+    if (before_ > 0) {
+      static_cast<void>(::prctl(PR_SET_TIMERSLACK, before_, 0, 0, 0));
+    }
+  }
+  PreciseTimer(const PreciseTimer&) = delete;
+  PreciseTimer& operator=(const PreciseTimer&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
 // Waits like epoll_wait(), but to the nanosecond where the kernel can (since
 // 5.11), because a thread that watches a device sleeps for less than a
 // millisecond.
@@ -65,6 +89,7 @@ int WaitFor(int epoll_fd, epoll_event* events, std::chrono::nanoseconds time) {
   static std::atomic<bool> missing{false};
   if (time % std::chrono::milliseconds(1) != std::chrono::nanoseconds(0) &&
       !missing.load(std::memory_order_relaxed)) {
+    const PreciseTimer precise(time);
     const auto seconds = std::chrono::floor<std::chrono::seconds>(time);
     const timespec limit = {
         static_cast<time_t>(seconds.count()),

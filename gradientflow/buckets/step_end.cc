@@ -29,15 +29,14 @@ Status StepEnd::Begin() {
 
 Status StepEnd::Submit() {
   submitted_ = true;
+  looks_.Begin();
   GF_RETURN_IF_ERROR(
       stream_->Copy(seen_.get(), nonfinite(), sizeof(std::uint32_t)));
   return stream_->Record(event_.get());
 }
 
 Result<bool> StepEnd::Reached(Clock::Time now) {
-  if (now - looked_at_ < kLookInterval) return false;
-  looked_at_ = now;
-  return event_->Query();
+  return looks_.Due(now) ? event_->Query() : false;
 }
 
 bool StepEnd::found_nonfinite() const {

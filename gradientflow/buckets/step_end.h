@@ -1,17 +1,14 @@
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/looks.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/device/device.h"
 
 namespace gradientflow {
-
-// A device is not asked for its events more often than this.
-inline constexpr Clock::Time kLookInterval = std::chrono::microseconds(50);
 
 // The end of a step on a device: whether its sums are finite, and an event
 // after which the host has a copy of that. NOT thread-safe.
@@ -34,8 +31,7 @@ class StepEnd {
   // All work of the step is on the stream.
   Status Submit();
   const Event& event() const { return *event_; }
-  // Returns whether the work is done. Asks the device only if it has not been
-  // asked within kLookInterval.
+  // Returns whether the work is done. Asks the device only when that is due.
   Result<bool> Reached(Clock::Time now);
   // REQUIRES that the work is done.
   bool found_nonfinite() const;
@@ -49,7 +45,7 @@ class StepEnd {
   DeviceMemory seen_;   // Pinned.
   int now_ = 0;
   bool submitted_ = false;  // The step of that flag.
-  Clock::Time looked_at_{};
+  Looks looks_;
 };
 
 }  // namespace gradientflow

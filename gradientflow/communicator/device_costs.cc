@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "gradientflow/buckets/step_end.h"
+#include "gradientflow/base/looks.h"
 #include "gradientflow/buckets/tuning.h"
 #include "gradientflow/device/device.h"
 

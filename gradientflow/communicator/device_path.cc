@@ -8,6 +8,7 @@
 #include <tuple>
 #include <utility>
 
+#include "gradientflow/base/looks.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/collectives/attach.h"
 #include "gradientflow/config/text_values.h"
@@ -20,8 +21,6 @@ constexpr std::string_view kCuda = "cuda";
 // See patience_seconds_.
 constexpr double kLeastPatienceSeconds = 1;
 constexpr double kMostPatienceSeconds = 5;
-// See Nap().
-constexpr std::chrono::nanoseconds kNap = std::chrono::microseconds(50);
 // Registered with NCCL at the start. A larger bucket makes it grow.
 constexpr std::size_t kUsualStaging = std::size_t{32} << 20;
 
@@ -320,7 +319,10 @@ bool DevicePath::Poll() {
   return moved;
 }
 
-std::chrono::nanoseconds DevicePath::Nap() const { return kNap; }
+std::chrono::nanoseconds DevicePath::Nap(std::chrono::nanoseconds idle) const {
+  constexpr std::chrono::microseconds kShortest(10);
+  return IntervalAfter(idle, kShortest);
+}
 
 bool DevicePath::Close() {
   // Work on any of these streams may still touch what is freed next.

@@ -116,7 +116,7 @@ class DevicePath final : public Driver::Client {
   bool Pending() const override { return false; }  // See in_flight().
   bool HasToHear() const override { return !heard_; }
   std::uint64_t moves() const override { return moves_; }
-  std::chrono::nanoseconds Nap() const override;
+  std::chrono::nanoseconds Nap(std::chrono::nanoseconds idle) const override;
 
  private:
   explicit DevicePath(std::shared_ptr<Device> device)

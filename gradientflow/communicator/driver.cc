@@ -29,8 +29,6 @@ void Driver::ListPollables() {
   pollables_.insert(
       pollables_.end(),
       {args_.executor, args_.fabric, &args_.executor->ended(), args_.messages});
-  nap_ = std::chrono::nanoseconds::max();
-  for (const Client* client : clients_) nap_ = std::min(nap_, client->Nap());
 }
 
 // The executor ends its calls once the fabric has given back their buffers.
@@ -62,8 +60,12 @@ bool Driver::IsWaiting() const {
                      [](const Client* client) { return client->Pending(); });
 }
 
-void Driver::Block(std::chrono::nanoseconds timeout) {
-  args_.fabric->Wait(std::min(timeout, nap_));
+void Driver::Block(std::chrono::nanoseconds timeout,
+                   std::chrono::nanoseconds idle) {
+  for (const Client* client : clients_) {
+    timeout = std::min(timeout, client->Nap(idle));
+  }
+  args_.fabric->Wait(timeout);
 }
 
 std::string Driver::ProgressText() const {

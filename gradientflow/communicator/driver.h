@@ -60,8 +60,10 @@ class Driver final : public Progress::Work {
     // Grows with progress that is neither that of a message nor of a segment.
     virtual std::uint64_t moves() const { return 0; }
     // Returns the longest time that the thread that drives may sleep, if that
-    // thread is not woken by what this client waits for.
-    virtual std::chrono::nanoseconds Nap() const {
+    // thread is not woken by what this client waits for. Nothing has moved for
+    // `idle`.
+    virtual std::chrono::nanoseconds Nap(std::chrono::nanoseconds idle) const {
+      static_cast<void>(idle);
       return std::chrono::nanoseconds::max();
     }
   };
@@ -82,7 +84,8 @@ class Driver final : public Progress::Work {
   // From Progress::Work.
   std::span<Pollable* const> pollables() const override { return pollables_; }
   bool Pending() const override;
-  void Block(std::chrono::nanoseconds timeout) override;
+  void Block(std::chrono::nanoseconds timeout,
+             std::chrono::nanoseconds idle) override;
   void Wake() override { args_.fabric->Wake(); }
   void Tick() override;
 
@@ -95,7 +98,6 @@ class Driver final : public Progress::Work {
   Watchdog watchdog_;
   std::vector<Client*> clients_;
   std::vector<Pollable*> pollables_;
-  std::chrono::nanoseconds nap_{};  // The shortest of the clients.
 };
 
 }  // namespace gradientflow

@@ -225,7 +225,7 @@ void Progress::Round(Clock::Time* idle_since) {
   // A thread that changed something, or wanted the baton, before it could see
   // `blocked_` is noticed here.
   if (signal_.load() == polled_ && baton_.wanted() == 0 && !stop_.load()) {
-    work_.Block(kTick);
+    work_.Block(kTick, now - *idle_since);
   }
   blocked_.store(false);
 }

@@ -31,7 +31,9 @@ class Progress {
     virtual std::span<Pollable* const> pollables() const = 0;
     // Returns whether something is in flight.
     virtual bool Pending() const = 0;
-    virtual void Block(std::chrono::nanoseconds timeout) = 0;
+    // Sleeps until something may have moved. Nothing has moved for `idle`.
+    virtual void Block(std::chrono::nanoseconds timeout,
+                       std::chrono::nanoseconds idle) = 0;
     // May be called on any thread. Ends the current Block(), or the next.
     virtual void Wake() = 0;
     virtual void Tick() = 0;  // Called every 100 ms or so.

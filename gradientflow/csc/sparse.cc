@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/buckets/step_end.h"
 #include "gradientflow/csc/sparse_device.h"
 #include "gradientflow/csc/sparse_host.h"
 #include "transports/wire.h"
@@ -193,11 +192,7 @@ bool SparseAggregator::Work() {
 }
 
 void SparseAggregator::Look() {
-  if (memory_->asynchronous()) {
-    const Clock::Time now = args_.clock->Now();
-    if (now - looked_at_ < kLookInterval) return;
-    looked_at_ = now;
-  }
+  if (memory_->asynchronous() && !looks_.Due(args_.clock->Now())) return;
   const Result<bool> reached = after().Reached();
   Check(reached.status());
   if (reached.ok() && !reached.value()) return;
@@ -273,6 +268,7 @@ void SparseAggregator::OnNorms(void* self, std::uint64_t, std::uint32_t,
 // they are finite.
 void SparseAggregator::Select() {
   phase_ = Phase::kSelecting;
+  looks_.Begin();
   kernels::TopKArgs args = {};
   args.norms = As<float>(norms_);
   args.always = As<std::uint8_t>(always_);

@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "gradientflow/base/looks.h"
 #include "gradientflow/buckets/aggregator.h"
 #include "gradientflow/buckets/dense.h"
 #include "gradientflow/csc/csc.h"
@@ -161,7 +162,7 @@ class SparseAggregator : public Aggregator {
   std::vector<Extent> exchanged_;
   std::vector<Clock::Time> launched_at_;  // By bucket.
   std::uint64_t step_ = 0;
-  Clock::Time looked_at_{};
+  Looks looks_;
   int now_ = 0;
   int finished_ = 0;
 

@@ -46,7 +46,7 @@ void DeviceSync::NextStep() {
   MutexLock lock(mutex_);
   now_ = 1 - now_;
   consumer_ = nullptr;
-  std::ranges::fill(places_, std::size_t{0});
+  std::ranges::fill(places_[now_], std::size_t{0});
   reach_[now_] = Reach();
 }
 
@@ -55,7 +55,7 @@ Status DeviceSync::Ready(std::size_t section) {
   Reach& reach = reach_[now_];
   if (reach.count == 0) reach.first = section;
   reach.last = section;
-  places_[section] = ++reach.count;
+  places_[now_][section] = ++reach.count;
   return producer_->Record(events_[now_][section].get());
 }
 
@@ -70,6 +70,20 @@ Result<double> DeviceSync::SecondsOf(Of step, const Event& event) const {
   const Event& begin = *events_[set][first];
   if (&event == &begin) return 0.0;
   return event.SecondsSince(begin);
+}
+
+Result<double> DeviceSync::LastReadySeconds(Of step, std::size_t first,
+                                            std::size_t end) const {
+  const int set = SetOf(step);
+  std::size_t last = first;
+  {
+    MutexLock lock(mutex_);
+    const std::vector<std::size_t>& places = places_[set];
+    for (std::size_t k = first; k < end; ++k) {
+      if (places[k] > places[last]) last = k;
+    }
+  }
+  return SecondsOf(step, *events_[set][last]);
 }
 
 Result<bool> DeviceSync::Reached() const {
@@ -89,11 +103,12 @@ Status DeviceSync::AwaitWritten(std::size_t written_end, Stream& consumer) {
   const Event* last = nullptr;
   {
     MutexLock lock(mutex_);
+    const std::vector<std::size_t>& places = places_[now_];
     for (; awaited_ < section_ends_.size() &&
            (awaited_ == 0 ? 0 : section_ends_[awaited_ - 1]) < written_end;
          ++awaited_) {
-      if (places_[awaited_] <= awaited_place_) continue;
-      awaited_place_ = places_[awaited_];
+      if (places[awaited_] <= awaited_place_) continue;
+      awaited_place_ = places[awaited_];
       last = events_[now_][awaited_].get();
     }
   }

@@ -30,7 +30,8 @@ class DeviceSync {
 
   // `native` is the stream that gradients are computed on; the caller owns it.
   // If the stream is not the device's, or is being captured, the producer stays
-  // as it was. Must not be called while a hook runs.
+  // as it was. Between steps only: the sections of a step are Ready() on one
+  // stream.
   Status SetProducer(void* native) GF_EXCLUDES(mutex_);
   // NOT thread-safe; between steps.
   Stream& producer() { return *producer_; }
@@ -74,6 +75,10 @@ class DeviceSync {
   }
   Result<double> SecondsOf(Of step, const Event& event) const
       GF_EXCLUDES(mutex_);
+  // The same for the last of the sections [first, end) that was there: one
+  // question for all of them. REQUIRES first < end.
+  Result<double> LastReadySeconds(Of step, std::size_t first,
+                                  std::size_t end) const GF_EXCLUDES(mutex_);
   // Returns whether the device has come to all that was Ready() in this step.
   // Asks the device, without a lock that a hook takes. Called by the driving
   // thread.
@@ -83,7 +88,8 @@ class DeviceSync {
   DeviceSync(Device& device, SectionEnds section_ends)
       : device_(device),
         section_ends_(std::move(section_ends)),
-        places_(section_ends_.size()) {}
+        places_{std::vector<std::size_t>(section_ends_.size()),
+                std::vector<std::size_t>(section_ends_.size())} {}
 
   int SetOf(Of step) const { return step == Of::kThisStep ? now_ : 1 - now_; }
 
@@ -102,9 +108,9 @@ class DeviceSync {
   std::vector<std::unique_ptr<Event>> events_[2];
   Reach reach_[2] GF_GUARDED_BY(mutex_);
   int now_ = 0;
-  // The place of each section of this step in the producer's order, from 1 on;
-  // 0 until it is Ready().
-  std::vector<std::size_t> places_ GF_GUARDED_BY(mutex_);
+  // The place of each section in the producer's order, from 1 on; 0 until it is
+  // Ready().
+  std::vector<std::size_t> places_[2] GF_GUARDED_BY(mutex_);
   // How many sections of the step a consumer awaits, and the last of their
   // places.
   const Stream* consumer_ = nullptr;

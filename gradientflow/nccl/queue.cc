@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "gradientflow/base/looks.h"
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/nccl/exchange.h"
 #include "gradientflow/nccl/passes.h"
@@ -35,8 +36,6 @@ constexpr std::size_t kSlots = 64;
 // of them.
 constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
 constexpr std::size_t kHalfUnit = 256;  // Halves begin on multiples of this.
-// A device is not asked for its events more often than this.
-constexpr Clock::Time kLookInterval = std::chrono::microseconds(50);
 
 }  // namespace
 

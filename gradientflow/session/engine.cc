@@ -6,8 +6,8 @@
 #include <limits>
 #include <utility>
 
+#include "gradientflow/base/looks.h"
 #include "gradientflow/base/str_cat.h"
-#include "gradientflow/buckets/step_end.h"
 
 // A step as the engine sees it:
 //

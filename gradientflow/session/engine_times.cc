@@ -1,48 +1,39 @@
 #include "gradientflow/session/engine_times.h"
 
 #include <algorithm>
-#include <vector>
+#include <cstddef>
 
 namespace gradientflow {
-namespace {
-
-// Returns, for each section, when it and all sections before it were ready. An
-// exchange that ends with the section waits for that.
-Result<std::vector<double>> WrittenSeconds(const StepOnDevice& step) {
-  std::vector<double> written;
-  double latest = 0;
-  for (std::size_t k = 0; k < step.section_ends.size(); ++k) {
-    const Result<double> ready = step.sync->ReadySeconds(step.step, k);
-    if (!ready.ok()) return ready.status();
-    latest = std::max(latest, ready.value());
-    written.push_back(latest);
-  }
-  return written;
-}
-
-}  // namespace
 
 Result<double> BackwardOnDevice(const StepOnDevice& step) {
-  const Result<std::vector<double>> written = WrittenSeconds(step);
-  if (!written.ok()) return written.status();
-  return written.value().empty() ? 0.0 : written.value().back();
+  if (step.section_ends.empty()) return 0.0;
+  return step.sync->LastReadySeconds(step.step, 0, step.section_ends.size());
 }
 
 Result<EngineTimes> TimesOnDevice(const StepOnDevice& step,
                                   const WireTimes& wire, const Event& end) {
   EngineTimes times;
-  const Result<std::vector<double>> written = WrittenSeconds(step);
-  if (!written.ok()) return written.status();
-  if (written.value().empty()) return times;
-  times.backward_seconds = written.value().back();
+  if (step.section_ends.empty()) return times;
+  const Result<double> backward = BackwardOnDevice(step);
+  if (!backward.ok()) return backward.status();
+  times.backward_seconds = backward.value();
   double wire_free = 0;
+  double written = 0;  // When the sections before `next` were ready.
+  std::size_t next = 0;
   for (const WireTimes::Exchange& exchange : wire.exchanges()) {
     const auto section = static_cast<std::size_t>(
         std::ranges::lower_bound(step.section_ends, exchange.written_end) -
         step.section_ends.begin());
+    if (next <= section) {
+      const Result<double> ready =
+          step.sync->LastReadySeconds(step.step, next, section + 1);
+      if (!ready.ok()) return ready.status();
+      written = std::max(written, ready.value());
+      next = section + 1;
+    }
     const Result<double> ended = step.sync->SecondsOf(step.step, *exchange.end);
     if (!ended.ok()) return ended.status();
-    const double begun = std::max(wire_free, written.value()[section]);
+    const double begun = std::max(wire_free, written);
     wire_free = ended.value();
     times.hidden_seconds +=
         std::max(0.0, std::min(wire_free, times.backward_seconds) - begun);

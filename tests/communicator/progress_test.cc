@@ -33,7 +33,7 @@ class Sleepy : public Progress::Work, private Pollable {
     return false;
   }
   bool Pending() const override { return true; }
-  void Block(nanoseconds) override {
+  void Block(nanoseconds, nanoseconds) override {
     std::unique_lock lock(mutex_);
     if (!woken_.wait_for(lock, seconds(30), [this] { return wakes_ > 0; })) {
       ADD_FAILURE() << "slept on";
@@ -209,7 +209,7 @@ class Unpolled final : public Progress::Work, private Pollable {
     if (const auto hook = std::exchange(on_pending, nullptr)) hook();
     return false;
   }
-  void Block(nanoseconds) override {}
+  void Block(nanoseconds, nanoseconds) override {}
   void Wake() override {}
   void Tick() override {}
 

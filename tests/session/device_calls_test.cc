@@ -20,16 +20,19 @@ struct Calls {
   int waits = 0;
   int launches = 0;
   int copies = 0;  // Fills, too.
+  int times = 0;   // Of events.
 
   bool operator==(const Calls&) const = default;
   Calls operator-(const Calls& other) const {
     return {records - other.records, waits - other.waits,
-            launches - other.launches, copies - other.copies};
+            launches - other.launches, copies - other.copies,
+            times - other.times};
   }
 };
 void PrintTo(const Calls& calls, std::ostream* out) {
   *out << calls.records << " records, " << calls.waits << " waits, "
-       << calls.launches << " launches, " << calls.copies << " copies";
+       << calls.launches << " launches, " << calls.copies << " copies, "
+       << calls.times << " times";
 }
 
 Calls CallsOf(const FakeDevice& device) {
@@ -38,7 +41,8 @@ Calls CallsOf(const FakeDevice& device) {
   };
   return {count(FakeCall::kRecord), count(FakeCall::kWait),
           count(FakeCall::kLaunch),
-          count(FakeCall::kCopy) + count(FakeCall::kFill)};
+          count(FakeCall::kCopy) + count(FakeCall::kFill),
+          count(FakeCall::kSecondsSince)};
 }
 
 struct Case {
@@ -57,19 +61,25 @@ void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 constexpr DType kFloat = DType::kFloat32;
 constexpr DType kHalf = DType::kFloat16;
 constexpr Case kCases[] = {
-    {"Dense", 2, kFloat, kFloat, 0, {2, 1, 1, 0}, {1, 0, 0, 2}},
-    {"DenseHalf", 2, kHalf, kHalf, 0, {2, 1, 1, 0}, {1, 0, 0, 2}},
-    {"DenseSummedHere", 3, kHalf, kHalf, 0, {4, 3, 2, 0}, {1, 0, 0, 2}},
-    {"DenseConverted", 2, kFloat, kHalf, 0, {5, 4, 2, 0}, {2, 1, 0, 2}},
+    {"Dense", 2, kFloat, kFloat, 0, {2, 1, 1, 0, 2}, {1, 0, 0, 2, 1}},
+    {"DenseHalf", 2, kHalf, kHalf, 0, {2, 1, 1, 0, 2}, {1, 0, 0, 2, 1}},
+    {"DenseSummedHere", 3, kHalf, kHalf, 0, {4, 3, 2, 0, 2}, {1, 0, 0, 2, 1}},
+    {"DenseConverted", 2, kFloat, kHalf, 0, {5, 4, 2, 0, 2}, {2, 1, 0, 2, 1}},
     {"DenseConvertedAndSummedHere",
      3,
      kFloat,
      kHalf,
      0,
-     {5, 4, 4, 0},
-     {2, 1, 0, 2}},
-    {"Sparse", 2, kFloat, kFloat, 0.5F, {5, 4, 2, 0}, {4, 2, 2, 3}},
-    {"SparseConverted", 2, kFloat, kHalf, 0.5F, {5, 4, 2, 0}, {4, 2, 2, 3}},
+     {5, 4, 4, 0, 2},
+     {2, 1, 0, 2, 1}},
+    {"Sparse", 2, kFloat, kFloat, 0.5F, {5, 4, 2, 0, 2}, {4, 2, 2, 3, 2}},
+    {"SparseConverted",
+     2,
+     kFloat,
+     kHalf,
+     0.5F,
+     {5, 4, 2, 0, 2},
+     {4, 2, 2, 3, 2}},
 };
 
 class DeviceCalls : public ::testing::TestWithParam<Case> {

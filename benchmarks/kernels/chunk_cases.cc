@@ -134,18 +134,19 @@ KernelCase Path(const std::string& name, const ChunkPool& pool, DType type,
 }
 
 KernelCase ChunkRestore(const ChunkPool& pool) {
-  // Kept chunks are read, and written only where they are not finite.
-  return {
-      "chunk_restore f32",
-      static_cast<double>((pool.sent_elements + pool.elements) * sizeof(float)),
-      {Values(pool.slots), Normal(kF32, pool.elements, 1),
-       Normal(kF32, pool.elements, 2)},
-      [=](const Site& s) {
-        return s.tables.chunks.chunk_restore(
-            {pool.All(), s.as<std::uint32_t>(0), s.m[1], kF32, s.as<float>(2),
-             0.5F},
-            s.stream);
-      }};
+  // Residuals are read; those of kept chunks are written only where they are
+  // not finite, those of sent ones after their gradients have been read, too.
+  return {"chunk_restore f32",
+          static_cast<double>((pool.elements + 2 * pool.sent_elements) *
+                              sizeof(float)),
+          {Values(pool.slots), Normal(kF32, pool.elements, 1),
+           Normal(kF32, pool.elements, 2)},
+          [=](const Site& s) {
+            return s.tables.chunks.chunk_restore(
+                {pool.All(), s.as<std::uint32_t>(0), s.m[1], kF32,
+                 s.as<float>(2), 0.5F},
+                s.stream);
+          }};
 }
 
 KernelCase ChunkRescale(const ChunkPool& pool) {

@@ -3,6 +3,10 @@
 // communication on a pool like AlexNet's. Results are compared with the CPU's
 // before anything is timed.
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "benchmarks/gpu/program.h"
 #include "benchmarks/kernels/gpu_runner.h"
 
@@ -22,6 +26,14 @@ KernelCases Cases(bool csc, std::size_t elements) {
   return cases;
 }
 
+// Whether a case was asked for: `only` has a part of its name, or nothing.
+bool IsWanted(const std::vector<std::string>& only, const std::string& name) {
+  return only.empty() ||
+         std::any_of(only.begin(), only.end(), [&](const std::string& part) {
+           return name.find(part) != std::string::npos;
+         });
+}
+
 }  // namespace
 }  // namespace gradientflow::benchmarks
 
@@ -30,11 +42,15 @@ int main(int argc, char** argv) {
   GpuProgram program("CUDA kernels against a copy in the device's memory.");
   std::size_t elements = 0;
   bool csc = false;
+  std::vector<std::string> only;
   program.app.add_option("--elements", elements, "0: as published")
       ->check(CLI::Range(0, 1 << 30));
   program.app.add_flag("--csc", csc, "the sparse path in place of kernels");
+  program.app.add_option("--only", only, "cases with a part of these names")
+      ->delimiter(',');
   return program.Run(argc, argv, [&](Rig& rig, const Report& report) {
     for (const KernelCase& which : Cases(csc, elements)) {
+      if (!IsWanted(only, which.name)) continue;
       Row row = {{"benchmark", csc ? "gpu_csc" : "gpu_kernels"}};
       row.update(RunCase(rig, which));
       report(row);

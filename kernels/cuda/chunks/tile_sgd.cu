@@ -15,9 +15,9 @@ namespace gradientflow::kernels::cuda {
 namespace {
 
 // 160 or 192 bytes in flight per thread, of 512 threads: their registers would
-// not fit more.
+// not fit more. On the host's shim a launch has no bounds.
 constexpr int kUnroll = 2;
-constexpr int kSgdResidentBlocks = 2;
+[[maybe_unused]] constexpr int kSgdResidentBlocks = 2;
 
 // A line of the cache, in elements of the momentum.
 constexpr unsigned kLine = 128 / sizeof(float);

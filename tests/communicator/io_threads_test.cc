@@ -35,7 +35,8 @@ void Work(Communicator& comm, std::vector<float>* result) {
     call.input = call.output = reinterpret_cast<std::byte*>(values.data());
     call.count = count;
     call.dtype = call.wire = DType::kFloat32;
-    ASSERT_TRUE(comm.Run(call).ok());
+    const Status status = comm.Run(call);
+    ASSERT_TRUE(status.ok()) << count << " values: " << status.ToString();
     result->insert(result->end(), values.begin(), values.end());
   }
 }

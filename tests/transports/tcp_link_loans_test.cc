@@ -251,6 +251,35 @@ TEST(TcpLoans, WhatArrivedBeforeAResetIsStillRead) {
   EXPECT_TRUE(Intact(peer.owner.received[0]));
 }
 
+// The peer leaves as soon as it has read a message, before anybody has looked
+// at the io thread that wrote it.
+TEST(TcpLoans, WhatWasWrittenBeforeThePeerLeftHasBeenSent) {
+  RawPeer peer(2);
+  constexpr std::size_t kBytes = 400'000;  // A single loan.
+  peer.owner.Send(1, 7, kBytes, 1);
+  peer.link->Poll();
+  std::vector<std::byte> got(kHeaderBytes + kBytes);
+  for (std::size_t have = 0; have < got.size();) {
+    ASSERT_TRUE(tcp_test::WaitFor(peer.sockets[1], POLLIN));
+    const auto more = Receive(peer.sockets[1], &got[have], got.size() - have);
+    ASSERT_GT(more, 0);
+    have += static_cast<std::size_t>(more);
+  }
+  Header bye;
+  bye.kind = MessageKind::kBye;
+  const auto encoded = EncodeHeader(bye);
+  ASSERT_TRUE(peer.Write(0, encoded.data(), encoded.size()));
+  for (Socket& socket : peer.sockets) socket.Close();
+  // The poller would look at the io thread first.
+  for (int looks = 0; looks < 1000 && peer.owner.down.empty(); ++looks) {
+    peer.link->Look(looks % 2);
+  }
+  ASSERT_EQ(peer.owner.down.size(), 1U);
+  ASSERT_EQ(peer.owner.sent.size(), 1U);
+  EXPECT_TRUE(peer.owner.sent[0].second.ok())
+      << peer.owner.sent[0].second.ToString();
+}
+
 // Some loans are back and wait to be looked at, others are still lent.
 TEST(TcpLoans, ACallbackMayCloseTheLinkWhileOtherLanesAreLent) {
   for (int round = 0; round < 10; ++round) {

@@ -106,7 +106,9 @@ bool TcpLane::TakeWritten(int* error) {
 
 void TcpLane::TakeBack() {
   if (in_ != nullptr) owner_.io->TakeBack(in_.get());
-  if (out_ != nullptr) owner_.io->TakeBack(out_.get());
+  if (!writing_lent()) return;
+  owner_.io->TakeBack(out_.get());
+  if (!writing_lent()) writer.Wrote(out_->moved_bytes);
 }
 
 }  // namespace gradientflow

@@ -60,7 +60,7 @@ class TcpLane final : public LaneReader::Source {
   // connection takes more, and if not the reason in `error`, an errno.
   bool TakeWritten(int* error);
   // Takes back all loans: no io thread touches the connection or a buffer any
-  // more.
+  // more. The writer is told what has been written.
   void TakeBack();
 
   // From LaneReader::Source.

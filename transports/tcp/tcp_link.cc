@@ -281,7 +281,7 @@ bool TcpLink::Write(TcpLane& lane) {
 
 void TcpLink::CompleteWritten(TcpLane& lane) {
   Done done;
-  while (!gone() && lane.writer.PopWritten(&done)) done(Status());
+  while (!closed_ && lane.writer.PopWritten(&done)) done(Status());
 }
 
 bool TcpLink::CompleteAll(const Status& why) {
@@ -398,6 +398,8 @@ void TcpLink::Fail(const Status& why) {
   down_ = true;
   cause_ = why;
   Disconnect();
+  // What an io thread had written, a peer may have read before it left.
+  for (const auto& lane : lanes_) CompleteWritten(*lane);
   CompleteAll(why);
   if (!closed_) events_->OnDown(peer_, why);
 }

@@ -81,12 +81,28 @@ thread_local int current_of_thread = -1;
 
 FakeDevice::FakeDevice(const FakeOptions& options)
     : unique_id_(options.unique_id != 0 ? options.unique_id : NewUniqueId()),
+      again_(false),
       state_(std::make_shared<FakeState>(options)),
       default_queue_(std::make_shared<FakeQueue>(state_)) {
   default_queue_->BecomeDefault();
 }
 
-FakeDevice::~FakeDevice() { default_queue_->Stop(); }
+FakeDevice::FakeDevice(std::uint64_t unique_id,
+                       std::shared_ptr<FakeState> state,
+                       std::shared_ptr<FakeQueue> default_queue)
+    : unique_id_(unique_id),
+      again_(true),
+      state_(std::move(state)),
+      default_queue_(std::move(default_queue)) {}
+
+FakeDevice::~FakeDevice() {
+  if (!again_) default_queue_->Stop();
+}
+
+std::unique_ptr<FakeDevice> FakeDevice::Again() const {
+  return std::unique_ptr<FakeDevice>(
+      new FakeDevice(unique_id_, state_, default_queue_));
+}
 
 DeviceId FakeDevice::id() const { return state_->options.id; }
 

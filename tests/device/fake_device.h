@@ -89,6 +89,9 @@ class FakeDevice final : public Device {
  public:
   explicit FakeDevice(const FakeOptions& options = FakeOptions());
   ~FakeDevice() override;  // Waits for the default stream.
+  // The same device once more, as another call of OpenCudaDevice() gives it.
+  // This one outlives the result.
+  std::unique_ptr<FakeDevice> Again() const;
   FakeDevice(const FakeDevice&) = delete;
   FakeDevice& operator=(const FakeDevice&) = delete;
 
@@ -152,7 +155,11 @@ class FakeDevice final : public Device {
   void FailWork(std::uint64_t nth, Status why);
 
  private:
+  FakeDevice(std::uint64_t unique_id, std::shared_ptr<FakeState> state,
+             std::shared_ptr<FakeQueue> default_queue);
+
   const std::uint64_t unique_id_;
+  const bool again_;
   const std::shared_ptr<FakeState> state_;
   const std::shared_ptr<FakeQueue> default_queue_;
   std::atomic<const FakeDevice*> other_{nullptr};

@@ -354,6 +354,57 @@ TEST_F(LateReader, FindsTheErrorAfterRankZeroHasLeft) {
   EXPECT_EQ(verdict.value().type, rendezvous::FrameType::kFailed);
 }
 
+// Rank 0 is the test. A later process claims rank 1 when the earlier one has
+// acknowledged rank 0's verdict.
+class LateClaim : public LateReader {
+ protected:
+  void SetUp() override {
+    LateReader::SetUp();
+    rank_one_ = std::thread([&] { one_ = Meet({Rank(1, 2, seconds(5))}); });
+    stem_ = StemOnceJoined();
+    const auto join = rendezvous::DecodeFrame(ContentsOf(".join.1"));
+    ASSERT_TRUE(join.ok());
+    rendezvous::BodyReader reader(join.value().body);
+    reader.Number();
+    reader.Number();
+    WriteVerdict("an id", reader.Text());
+    WaitUntil([&] { return !FileNamed(".ack.1").empty(); });
+    WriteJoin(stem_);
+    // The earlier process looks every 50 ms at least.
+    std::this_thread::sleep_for(milliseconds(200));
+  }
+  void TearDown() override {
+    if (rank_one_.joinable()) rank_one_.join();
+    LateReader::TearDown();
+  }
+  void WriteVerdict(const std::string& id, const std::string& nonce) const {
+    std::string body;
+    rendezvous::PutText(id, &body);
+    rendezvous::PutText(rendezvous::EncodeTexts({"zero", nonce}), &body);
+    rendezvous::PutText(rendezvous::EncodeTexts({"a card", "another"}), &body);
+    Write(stem_ + ".verdict", rendezvous::FrameType::kIntroduction, body);
+  }
+
+  std::thread rank_one_;
+  std::vector<Cards> one_;
+  std::string stem_;
+};
+
+TEST_F(LateClaim, DoesNotPartRankZeroFromWhoItCountsOn) {
+  Write(stem_ + ".go", rendezvous::FrameType::kGo, "an id");
+  rank_one_.join();
+  ASSERT_TRUE(one_[0].ok()) << one_[0].status().ToString();
+  EXPECT_EQ(one_[0].value(), (std::vector<std::string>{"a card", "another"}));
+}
+
+TEST_F(LateClaim, HoldsOnceRankZeroHasTakenIt) {
+  WriteVerdict("another id", "a nonce");
+  rank_one_.join();
+  EXPECT_EQ(one_[0].status().code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Says(one_[0], "rank 1 is claimed twice: by process"))
+      << one_[0].status().ToString();
+}
+
 // It was never seen to run, and its file is older than this rank's; but it has
 // written a verdict about this rank.
 TEST_F(LateReader, NamesARankZeroThatEndedBeforeItWasSeen) {

@@ -1,7 +1,9 @@
 #include <gtest/gtest.h>
 
 #include <barrier>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "tests/device/fake_device.h"
 #include "tests/session/steps.h"
@@ -21,23 +23,34 @@ TEST_P(StuckDevice, KeepsNeitherTheStepNorTheSessionFromEnding) {
   // The ranks wait for the device as long, several times over.
   job.options.timeout_seconds = 3;
   std::barrier<> stepped(job.size);
-  RunRanks(job, [&](GradientSession& session) {
-    ProduceAll(session, 0);
-    FinishAndCheck(session, 0);
+  ::testing::internal::CaptureStderr();
+  OpenRanks(job, [&](int rank, Opened opened) {
+    ASSERT_TRUE(opened.ok()) << opened.status().ToString();
+    std::unique_ptr<GradientSession> session = std::move(opened).value();
+    ProduceAll(*session, 0);
+    FinishAndCheck(*session, 0);
     stepped.arrive_and_wait();
-    if (session.rank() == 0) {
-      session.communicator().Abort(
+    if (rank == 0) {
+      session->communicator().Abort(
           Status(StatusCode::kAborted, "the disk is full"));
       return;
     }
-    DeviceOfThisRank()->HoldStreams();
-    ProduceAll(session, 1);
-    const Result<StepStats> stats = session.FinishStep();
+    FakeDevice& device = *DeviceOfThisRank();
+    device.HoldStreams();
+    ProduceAll(*session, 1);
+    const Result<StepStats> stats = session->FinishStep();
     ASSERT_FALSE(stats.ok());
     EXPECT_NE(stats.status().message().find("the disk is full"),
               std::string::npos)
         << stats.status().ToString();
+    // The work that is held may still write to it.
+    const BufferView pool = session->pool();
+    session.reset();
+    EXPECT_TRUE(device.Owns(pool.data));
   });
+  const std::string log = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("a pool of "), std::string::npos) << log;
+  EXPECT_NE(log.find(" is left behind"), std::string::npos) << log;
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, StuckDevice,

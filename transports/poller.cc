@@ -61,22 +61,25 @@ int Milliseconds(std::chrono::nanoseconds timeout) {
 class PreciseTimer {
  public:
   explicit PreciseTimer(std::chrono::nanoseconds sleep) {
-    constexpr int kNanoseconds = 1000;
+    constexpr std::size_t kNanoseconds = 1000;
     if (sleep >= std::chrono::milliseconds(1)) return;
-    const int now = ::prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
-    if (now <= kNanoseconds) return;  // Or unknown to this kernel.
-    if (::prctl(PR_SET_TIMERSLACK, kNanoseconds, 0, 0, 0) == 0) before_ = now;
+    const int now = ::prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
+    if (now <= static_cast<int>(kNanoseconds))
+      return;  // Or unknown to this kernel.
+    if (::prctl(PR_SET_TIMERSLACK, kNanoseconds, 0UL, 0UL, 0UL) == 0) {
+      before_ = static_cast<std::size_t>(now);
+    }
   }
   ~PreciseTimer() {
     if (before_ > 0) {
-      static_cast<void>(::prctl(PR_SET_TIMERSLACK, before_, 0, 0, 0));
+      static_cast<void>(::prctl(PR_SET_TIMERSLACK, before_, 0UL, 0UL, 0UL));
     }
   }
   PreciseTimer(const PreciseTimer&) = delete;
   PreciseTimer& operator=(const PreciseTimer&) = delete;
 
  private:
-  int before_ = 0;
+  std::size_t before_ = 0;
 };
 
 // Waits like epoll_wait(), but to the nanosecond where the kernel can (since

@@ -18,7 +18,7 @@ namespace gradientflow {
 namespace {
 
 // CscMemory::Send() has ordered the wire after the pack of the bucket.
-Status IsOnTheWire(void*, std::uint64_t, Stream&) { return Status(); }
+Status WireIsOrdered(void*, std::uint64_t, Stream&) { return Status(); }
 
 }  // namespace
 
@@ -145,7 +145,7 @@ void DeviceSparse::Adapt(std::size_t bucket, CollectiveCall* call) {
   call->keep_scaled = args_.pool_dtype != DType::kFloat32;
   call->extents.clear();
   if (!ahead()) return;
-  call->before.run = &IsOnTheWire;
+  call->before.run = &WireIsOrdered;
   call->submitted = {&DeviceSparse::OnBucketAhead, this, bucket};
 }
 

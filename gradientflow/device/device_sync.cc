@@ -1,6 +1,7 @@
 #include "gradientflow/device/device_sync.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
@@ -53,7 +54,12 @@ void DeviceSync::NextStep() {
 Status DeviceSync::Ready(std::size_t section) {
   MutexLock lock(mutex_);
   Reach& reach = reach_[now_];
-  if (reach.count == 0) reach.first = section;
+  const std::thread::id thread = std::this_thread::get_id();
+  if (reach.count == 0) {
+    reach.first = section;
+    reach.thread = thread;
+  }
+  reach.mixed = reach.mixed || reach.thread != thread;
   reach.last = section;
   places_[now_][section] = ++reach.count;
   return producer_->Record(events_[now_][section].get());
@@ -76,14 +82,21 @@ Result<double> DeviceSync::LastReadySeconds(Of step, std::size_t first,
                                             std::size_t end) const {
   const int set = SetOf(step);
   std::size_t last = first;
+  bool mixed = false;
   {
     MutexLock lock(mutex_);
+    mixed = reach_[set].mixed;
     const std::vector<std::size_t>& places = places_[set];
     for (std::size_t k = first; k < end; ++k) {
       if (places[k] > places[last]) last = k;
     }
   }
-  return SecondsOf(step, *events_[set][last]);
+  Result<double> latest = ReadySeconds(step, last);
+  for (std::size_t k = first; mixed && latest.ok() && k < end; ++k) {
+    const Result<double> ready = ReadySeconds(step, k);
+    if (!ready.ok() || ready.value() > latest.value()) latest = ready;
+  }
+  return latest;
 }
 
 Result<bool> DeviceSync::Reached() const {
@@ -101,18 +114,26 @@ Status DeviceSync::AwaitWritten(std::size_t written_end, Stream& consumer) {
     awaited_ = awaited_place_ = 0;
   }
   const Event* last = nullptr;
+  bool given_up = false;
   {
     MutexLock lock(mutex_);
     const std::vector<std::size_t>& places = places_[now_];
     for (; awaited_ < section_ends_.size() &&
            (awaited_ == 0 ? 0 : section_ends_[awaited_ - 1]) < written_end;
          ++awaited_) {
+      const Event* event = events_[now_][awaited_].get();
+      given_up = given_up || places[awaited_] == 0;
       if (places[awaited_] <= awaited_place_) continue;
+      if (reach_[now_].mixed) {
+        GF_RETURN_IF_ERROR(consumer.Wait(*event));
+        continue;
+      }
       awaited_place_ = places[awaited_];
-      last = events_[now_][awaited_].get();
+      last = event;
     }
   }
-  return last == nullptr ? Status() : consumer.Wait(*last);
+  if (last != nullptr) GF_RETURN_IF_ERROR(consumer.Wait(*last));
+  return given_up ? Fence(consumer) : Status();
 }
 
 Status DeviceSync::Fence(Stream& consumer) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -57,9 +58,11 @@ class DeviceSync {
   // Work that `consumer` is given from now on runs after the elements before
   // `written_end` are written. Called by the driving thread, with ends that
   // ascend within a step. It asks for no more than is needed: what is submitted
-  // ahead of backward must not wait for all of it. One event is enough, that of
-  // the section that was Ready() last. REQUIRES Ready() of their sections, or
-  // that nobody minds what the elements are.
+  // ahead of backward must not wait for all of it. If one thread calls Ready(),
+  // one event is enough, that of the section that was Ready() last; several
+  // threads may share a producer that is a stream for each of them
+  // (cudaStreamPerThread). Sections that were never Ready(), since the step was
+  // given up, wait for all that the producer has been given.
   Status AwaitWritten(std::size_t written_end, Stream& consumer)
       GF_EXCLUDES(mutex_);
 
@@ -76,7 +79,8 @@ class DeviceSync {
   Result<double> SecondsOf(Of step, const Event& event) const
       GF_EXCLUDES(mutex_);
   // The same for the last of the sections [first, end) that was there: one
-  // question for all of them. REQUIRES first < end.
+  // question for all of them, if one thread has called Ready(). REQUIRES
+  // first < end.
   Result<double> LastReadySeconds(Of step, std::size_t first,
                                   std::size_t end) const GF_EXCLUDES(mutex_);
   // Returns whether the device has come to all that was Ready() in this step.
@@ -93,8 +97,11 @@ class DeviceSync {
 
   int SetOf(Of step) const { return step == Of::kThisStep ? now_ : 1 - now_; }
 
-  // The sections that were the first and the last in the producer's order.
+  // The sections that were the first and the last in the producer's order, and
+  // whether threads other than that of the first have called Ready().
   struct Reach {
+    std::thread::id thread;
+    bool mixed = false;
     std::size_t count = 0;
     std::size_t first = 0;
     std::size_t last = 0;

@@ -36,6 +36,9 @@ constexpr std::size_t kSlots = 64;
 // of them.
 constexpr std::size_t kStagingUnit = std::size_t{2} << 20;
 constexpr std::size_t kHalfUnit = 256;  // Halves begin on multiples of this.
+// A device that has nothing to do comes to an event within this time, even if
+// it is shared.
+constexpr Clock::Time kAnswerPatience = std::chrono::milliseconds(200);
 
 }  // namespace
 
@@ -169,7 +172,7 @@ Status NcclQueue::IssueNext() {
     ++slots_taken_;
   }
   GF_RETURN_IF_ERROR(TakeHalf(&operation, StagingBytes(operation)));
-  // What has not been given anything needs no order.
+  // If before_ has no work for this call, the wire need not wait for it.
   const bool direct =
       operation.call.before.run != nullptr && operation.staging == nullptr;
   Stream& first = direct ? *wire_ : *before_;
@@ -188,8 +191,10 @@ Status NcclQueue::Order(Stream& first, Stream& then) {
 }
 
 Status NcclQueue::Join() {
-  if (!std::exchange(after_has_work_, false)) return Status();
-  return Order(*after_, *wire_);
+  if (!after_has_work_) return Status();
+  GF_RETURN_IF_ERROR(Order(*after_, *wire_));
+  after_has_work_ = false;
+  return Status();
 }
 
 // Gives the call the half of the staging memory that the call before the last
@@ -360,14 +365,18 @@ bool NcclQueue::Stands() {
       });
   if (!all_ahead) return true;
   // The event is recorded when it is first asked for, since nearly all steps
-  // end before that. An error shows at the next Advance().
-  if (!std::exchange(stands_asked_, true)) {
-    return !Join().ok() || !wire_->Record(ahead_end_.get()).ok();
+  // end before that. An error counts as standing.
+  const Clock::Time now = args_.clock->Now();
+  if (!stands_asked_at_) {
+    if (!Join().ok() || !wire_->Record(ahead_end_.get()).ok()) return true;
+    stands_asked_at_ = now;
+    return false;
   }
   const Result<bool> reached = ahead_end_->Query();
-  if (!reached.ok() || !reached.value()) return true;
-  stands_asked_ = false;
-  last_end_ = args_.clock->Now();
+  if (!reached.ok()) return true;
+  if (!reached.value()) return now - *stands_asked_at_ >= kAnswerPatience;
+  stands_asked_at_.reset();
+  last_end_ = now;
   return false;
 }
 
@@ -377,6 +386,7 @@ void NcclQueue::Passed(DoneQueue* ended) {
     passed_ = operations_[i]->sequence;
   }
   ahead_older_ = ahead_newer_ = 0;
+  stands_asked_at_.reset();
   static_cast<void>(Retire(ended));
 }
 

@@ -57,7 +57,8 @@ class NcclQueue {
       std::size_t staging_bytes);
   ~NcclQueue();
 
-  // Calls begin after all work on this stream.
+  // Calls begin after all work on this stream, except those that have a
+  // `before` and need no pass on it.
   Stream& before() { return *before_; }
   // What is on this stream after Join() runs after all calls before that.
   Stream& wire() { return *wire_; }
@@ -77,7 +78,7 @@ class NcclQueue {
   Result<bool> Advance(DoneQueue* ended);
 
   // Calls that may be submitted ahead without a look at the device. A device's
-  // queue of launches holds about 1,000, of which a call takes three or four; a
+  // queue of launches holds about 1,000, of which a call takes two or three; a
   // launch that finds it full would block the host.
   static constexpr std::size_t kAhead = 192;
   // What has been submitted so far has ended. Moves the calls at the front that
@@ -88,8 +89,9 @@ class NcclQueue {
   // calls() > 0.
   Clock::Time standing_since() const;
   // Nobody asks for the end of calls that are submitted ahead until their step
-  // ends. So this asks the device before such calls count as standing; if they
-  // have ended, standing_since() is now. REQUIRES calls() > 0.
+  // ends. So this asks the device before such calls count as standing, which
+  // they do if it has not answered for a while; if they have ended,
+  // standing_since() is now. REQUIRES calls() > 0.
   bool Stands();
   // Returns whether the oldest call needs all ranks in order to end on any.
   // REQUIRES calls() > 0.
@@ -176,7 +178,7 @@ class NcclQueue {
   std::uint64_t passed_ = 0;  // See Passed(): a sequence number.
   // Of all that was submitted when Stands() first asked.
   std::unique_ptr<Event> ahead_end_;
-  bool stands_asked_ = false;
+  std::optional<Clock::Time> stands_asked_at_;
   bool after_has_work_ = false;  // Since the last Join().
   // Calls submitted ahead that may still be in the device's queue, in two
   // parts. The older part ends with half_end_, which is looked at when there

@@ -41,8 +41,8 @@ class HostHandover final : public Handover {
   Status Follow(const Event&) override { return Status(); }
 };
 
-// On a device each section has an event, which the stream of the collectives
-// waits for.
+// On a device each section has an event, and the stream of the collectives
+// waits for those that it needs (DeviceSync::AwaitWritten()).
 class DeviceHandover final : public Handover {
  public:
   // `sync` is borrowed, and outlives the handover.

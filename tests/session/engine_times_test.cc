@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -128,6 +132,44 @@ TEST_F(TimesTest, OfTheStepBeforeStayWhileHooksAreInTheNext) {
   EXPECT_DOUBLE_EQ(Ready(Of::kStepBefore, 3), 6);
   EXPECT_DOUBLE_EQ(Ready(Of::kThisStep, 3), 0);
   EXPECT_DOUBLE_EQ(Ready(Of::kThisStep, 1), 2);
+}
+
+TEST_F(TimesTest, OfSectionsOfSeveralThreadsAreAwaitedAndAskedForOneByOne) {
+  ASSERT_TRUE(wire_times_->Begin(1).ok());
+  std::thread([&] { Write(3); }).join();
+  for (std::size_t k = 0; k < 3; ++k) Write(k);
+  const std::uint64_t waits = device_->count(FakeCall::kWait);
+  Exchange(3);
+  EXPECT_EQ(device_->count(FakeCall::kWait) - waits, 4U);
+  End();
+  const std::uint64_t asked = device_->count(FakeCall::kSecondsSince);
+  EXPECT_DOUBLE_EQ(Times(Of::kThisStep).backward_seconds, 6);
+  EXPECT_GT(device_->count(FakeCall::kSecondsSince) - asked, 4U);
+}
+
+TEST_F(TimesTest, OneEventIsAwaitedForTheSectionsOfOneThread) {
+  ASSERT_TRUE(wire_times_->Begin(2).ok());
+  for (const std::size_t k : {2, 0, 1, 3}) Write(k);
+  const std::uint64_t waits = device_->count(FakeCall::kWait);
+  Exchange(1);
+  EXPECT_EQ(device_->count(FakeCall::kWait) - waits, 1U);
+  Exchange(2);  // Was there before section 1.
+  EXPECT_EQ(device_->count(FakeCall::kWait) - waits, 1U);
+  End();
+}
+
+// An update of the step before may still read what a step that is given up
+// sends.
+TEST_F(TimesTest, SectionsThatWereNeverReadyWaitForTheProducer) {
+  const std::function<void()> release = device_->HoldStream(backward_.get());
+  Write(1);
+  ASSERT_TRUE(backward_->Fill(memory_.get(), 1, 4).ok());
+  ASSERT_TRUE(sync_->AwaitWritten(kSectionEnds[3], *wire_).ok());
+  ASSERT_TRUE(wire_->Record(end_.get()).ok());
+  for (int i = 0; i < 100; ++i) ASSERT_FALSE(end_->Query().value());
+  release();
+  ASSERT_TRUE(wire_->Synchronize().ok());
+  EXPECT_TRUE(end_->Query().value());
 }
 
 TEST_F(TimesTest, AreAskedForOnlyWhenTheDeviceIsThere) {

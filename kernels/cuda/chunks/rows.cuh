@@ -14,7 +14,8 @@
 // holds 8 elements of a row, in groups of kWidth neighbours. kWidth is 4 (one
 // access of 16 or 8 bytes per group) if every stream of the run is aligned,
 // else 1. Either way the accesses of a warp are contiguous, so that even single
-// elements move in whole sectors, and no unaligned head has to be peeled off.
+// elements move in whole sectors, and no unaligned head has to be peeled off
+// (tile_sgd.cu does, since it writes twice as much).
 //
 // Element e of each row is added to sum e % 256 of its warp. The 256 sums of a
 // warp and then the sums of the 8 warps are folded as one tree. The order of

@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <chrono>
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <ostream>
@@ -43,13 +44,20 @@ TEST_P(DeviceClose, KeepsThePoolUntilTheWorkIsDone) {
     device.FailCall(
         GetParam().call, 0,
         Status(StatusCode::kFailedPrecondition, "the stream is captured"));
+    // The session asks again and again, unless it believes the failed call.
+    constexpr std::uint64_t kQuestions = 50;
+    const std::uint64_t asked = device.count(FakeCall::kQuery);
+    std::atomic<bool> closed = false;
     bool kept = false;
     std::thread releasing([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      while (device.count(FakeCall::kQuery) < asked + kQuestions && !closed) {
+        std::this_thread::yield();
+      }
       kept = device.Owns(pool.data);
       release();
     });
     session.reset();
+    closed = true;
     EXPECT_FALSE(device.Owns(pool.data));
     releasing.join();
     EXPECT_TRUE(kept);

@@ -360,7 +360,10 @@ class LateClaim : public LateReader {
  protected:
   void SetUp() override {
     LateReader::SetUp();
-    rank_one_ = std::thread([&] { one_ = Meet({Rank(1, 2, seconds(5))}); });
+    rank_one_ = std::thread([&] {
+      one_ = Meet({Rank(1, 2, seconds(5))});
+      over_ = true;
+    });
     stem_ = StemOnceJoined();
     const auto join = rendezvous::DecodeFrame(ContentsOf(".join.1"));
     ASSERT_TRUE(join.ok());
@@ -370,8 +373,10 @@ class LateClaim : public LateReader {
     WriteVerdict("an id", reader.Text());
     WaitUntil([&] { return !FileNamed(".ack.1").empty(); });
     WriteJoin(stem_);
-    // The earlier process looks every 50 ms at least.
-    std::this_thread::sleep_for(milliseconds(200));
+    // The earlier process looks every 50 ms at least, and may give way.
+    const SteadyClock clock;
+    const Clock::Time until = clock.Now() + milliseconds(200);
+    WaitUntil([&] { return over_ || clock.Now() >= until; });
   }
   void TearDown() override {
     if (rank_one_.joinable()) rank_one_.join();
@@ -387,6 +392,7 @@ class LateClaim : public LateReader {
 
   std::thread rank_one_;
   std::vector<Cards> one_;
+  std::atomic<bool> over_ = false;
   std::string stem_;
 };
 

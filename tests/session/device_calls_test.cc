@@ -51,8 +51,8 @@ struct Case {
   DType pool;
   DType wire;
   float sparsity;
-  // Of a bucket, with the hook's record of its section; and of the rest of a
-  // step.
+  // The calls that a bucket costs, including the hook's record of its section,
+  // and those that the rest of a step costs.
   Calls bucket;
   Calls rest;
 };

@@ -321,6 +321,15 @@ class LateReader : public RendezvousFile {
     }
     Write(stem + ".join.1", rendezvous::FrameType::kJoin, body);
   }
+  // Rank 0's verdict about the process that wrote this nonce as rank 1.
+  void WriteVerdict(const std::string& stem, const std::string& id,
+                    const std::string& nonce) const {
+    std::string body;
+    rendezvous::PutText(id, &body);
+    rendezvous::PutText(rendezvous::EncodeTexts({"zero", nonce}), &body);
+    rendezvous::PutText(rendezvous::EncodeTexts({"a card", "another"}), &body);
+    Write(stem + ".verdict", rendezvous::FrameType::kIntroduction, body);
+  }
 };
 
 TEST_F(LateReader, FindsTheEndAfterRankZeroHasLeft) {
@@ -370,7 +379,7 @@ class LateClaim : public LateReader {
     rendezvous::BodyReader reader(join.value().body);
     reader.Number();
     reader.Number();
-    WriteVerdict("an id", reader.Text());
+    WriteVerdict(stem_, "an id", reader.Text());
     WaitUntil([&] { return !FileNamed(".ack.1").empty(); });
     WriteJoin(stem_);
     // The earlier process looks every 50 ms at least, and may give way.
@@ -382,14 +391,6 @@ class LateClaim : public LateReader {
     if (rank_one_.joinable()) rank_one_.join();
     LateReader::TearDown();
   }
-  void WriteVerdict(const std::string& id, const std::string& nonce) const {
-    std::string body;
-    rendezvous::PutText(id, &body);
-    rendezvous::PutText(rendezvous::EncodeTexts({"zero", nonce}), &body);
-    rendezvous::PutText(rendezvous::EncodeTexts({"a card", "another"}), &body);
-    Write(stem_ + ".verdict", rendezvous::FrameType::kIntroduction, body);
-  }
-
   std::thread rank_one_;
   std::vector<Cards> one_;
   std::atomic<bool> over_ = false;
@@ -404,7 +405,7 @@ TEST_F(LateClaim, DoesNotPartRankZeroFromWhoItCountsOn) {
 }
 
 TEST_F(LateClaim, HoldsOnceRankZeroHasTakenIt) {
-  WriteVerdict("another id", "a nonce");
+  WriteVerdict(stem_, "another id", "a nonce");
   rank_one_.join();
   EXPECT_EQ(one_[0].status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(Says(one_[0], "rank 1 is claimed twice: by process"))
@@ -439,11 +440,7 @@ TEST_F(LateReader, NamesARankZeroThatEndedBeforeItWasSeen) {
       << rendezvous::EncodeFrame(rendezvous::FrameType::kJoin, body);
   fs::last_write_time(early, fs::file_time_type::clock::now() - seconds(60));
   fs::rename(early, directory_ / (stem + ".join.0"));
-  std::string verdict;
-  rendezvous::PutText("an id", &verdict);
-  rendezvous::PutText(rendezvous::EncodeTexts({"zero", nonce}), &verdict);
-  rendezvous::PutText(rendezvous::EncodeTexts({"a card", "another"}), &verdict);
-  Write(stem + ".verdict", rendezvous::FrameType::kIntroduction, verdict);
+  WriteVerdict(stem, "an id", nonce);
   rank_one.join();
   EXPECT_EQ(one[0].status().code(), StatusCode::kUnavailable);
   EXPECT_TRUE(Says(one[0], "rank 0 (process 9) ended during"))

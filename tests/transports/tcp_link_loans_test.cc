@@ -54,6 +54,17 @@ struct RawPeer {
     }
     return true;
   }
+  // Takes so many bytes. Returns false if they do not come.
+  bool Read(std::size_t lane, std::size_t bytes) {
+    std::vector<std::byte> got(bytes);
+    for (std::size_t have = 0; have < bytes;) {
+      if (!tcp_test::WaitFor(sockets[lane], POLLIN)) return false;
+      const auto more = Receive(sockets[lane], &got[have], bytes - have);
+      if (more <= 0) return false;
+      have += static_cast<std::size_t>(more);
+    }
+    return true;
+  }
   bool WriteHeader(std::size_t lane, Tag tag, std::size_t bytes) {
     Header header;
     header.tag = tag;
@@ -119,13 +130,7 @@ TEST(TcpLoans, QueuedMessagesAreWrittenWhileNobodyDrives) {
   EXPECT_TRUE(peer.owner.to(1).PrepareToSleep());
   EXPECT_TRUE(peer.owner.sent.empty());
   EXPECT_EQ(peer.owner.to(1).queued_messages(), 3U);
-  std::vector<std::byte> got(bytes);
-  for (std::size_t have = 0; have < bytes;) {
-    ASSERT_TRUE(tcp_test::WaitFor(peer.sockets[0], POLLIN));
-    const auto more = Receive(peer.sockets[0], &got[have], bytes - have);
-    ASSERT_GT(more, 0);
-    have += static_cast<std::size_t>(more);
-  }
+  ASSERT_TRUE(peer.Read(0, bytes));
   ASSERT_TRUE(
       Drive({&peer.owner}, [&] { return peer.owner.sent.size() == 3; }));
   EXPECT_EQ(peer.owner.to(1).queued_messages(), 0U);
@@ -258,13 +263,7 @@ TEST(TcpLoans, WhatWasWrittenBeforeThePeerLeftHasBeenSent) {
   constexpr std::size_t kBytes = 400'000;  // A single loan.
   peer.owner.Send(1, 7, kBytes, 1);
   peer.link->Poll();
-  std::vector<std::byte> got(kHeaderBytes + kBytes);
-  for (std::size_t have = 0; have < got.size();) {
-    ASSERT_TRUE(tcp_test::WaitFor(peer.sockets[1], POLLIN));
-    const auto more = Receive(peer.sockets[1], &got[have], got.size() - have);
-    ASSERT_GT(more, 0);
-    have += static_cast<std::size_t>(more);
-  }
+  ASSERT_TRUE(peer.Read(1, kHeaderBytes + kBytes));
   Header bye;
   bye.kind = MessageKind::kBye;
   const auto encoded = EncodeHeader(bye);

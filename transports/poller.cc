@@ -63,9 +63,9 @@ class PreciseTimer {
   explicit PreciseTimer(std::chrono::nanoseconds sleep) {
     constexpr std::size_t kNanoseconds = 1000;
     if (sleep >= std::chrono::milliseconds(1)) return;
+    // -1 if this kernel does not tell.
     const int now = ::prctl(PR_GET_TIMERSLACK, 0UL, 0UL, 0UL, 0UL);
-    if (now <= static_cast<int>(kNanoseconds))
-      return;  // Or unknown to this kernel.
+    if (now <= static_cast<int>(kNanoseconds)) return;
     if (::prctl(PR_SET_TIMERSLACK, kNanoseconds, 0UL, 0UL, 0UL) == 0) {
       before_ = static_cast<std::size_t>(now);
     }

@@ -176,7 +176,7 @@ class NcclQueue {
   std::size_t next_slot_ = 0;
   std::size_t slots_taken_ = 0;
   std::uint64_t passed_ = 0;  // See Passed(): a sequence number.
-  // Of all that was submitted when Stands() first asked.
+  // The end of all work that had been submitted when Stands() first asked.
   std::unique_ptr<Event> ahead_end_;
   std::optional<Clock::Time> stands_asked_at_;
   bool after_has_work_ = false;  // Since the last Join().

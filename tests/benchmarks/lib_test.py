@@ -14,8 +14,8 @@ from lib import network as network_module  # noqa: E402
 from lib.network import Network  # noqa: E402
 from lib.ranks import RankError, run_functions, run_programs  # noqa: E402
 import report_cases  # noqa: E402
-from rank_functions import (bits_per_second, congestion,  # noqa: E402
-                            die_on_one, interfaces, raise_on_one)
+from rank_functions import (congestion, die_on_one,  # noqa: E402
+                            interfaces, raise_on_one, seconds_to_receive)
 
 
 def links_or_skip(ranks, gbps, **settings):
@@ -27,10 +27,16 @@ def links_or_skip(ranks, gbps, **settings):
 
 class NetworkTest(unittest.TestCase):
     def test_stream_gets_most_of_the_links_rate_and_no_more(self):
-        with links_or_skip(2, 0.2) as network:
-            rate = run_functions(bits_per_second, network, 8 << 20)[0]
-        self.assertLess(rate, 0.2e9 * 1.02)
-        self.assertGreater(rate, 0.2e9 * 0.5)  # Even on a busy machine.
+        # Each end's bucket lets 128 KiB pass at once. Whatever else this machine
+        # does can only make a stream slower, so one of several is quick enough.
+        size, rate, buckets = 12 << 20, 0.2e9 / 8, 2 * 131072
+        for _ in range(5):
+            with links_or_skip(2, 0.2) as network:
+                seconds = run_functions(seconds_to_receive, network, size)[0]
+            self.assertGreater(seconds, (size - buckets) / rate)
+            if seconds < 2 * size / rate:
+                return
+        self.fail(f"{size} bytes took {seconds:.2f} s")
 
     def test_each_host_has_one_interface_and_this_process_keeps_its_own(self):
         before = interfaces(0)

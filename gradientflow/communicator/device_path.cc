@@ -158,6 +158,8 @@ Status DevicePath::MakeNccl(const DevicePathArgs& args,
   if (nccl_args.timeout_seconds > 0) {
     nccl_args.turn_seconds =
         std::min(nccl_args.turn_seconds, nccl_args.timeout_seconds / 4);
+    nccl_args.culprit_seconds =
+        std::min(nccl_args.culprit_seconds, nccl_args.timeout_seconds / 10);
   }
   nccl_args.abort_seconds = patience_seconds_;
   nccl_args.sums = args.options->device_sums == DeviceSums::kFloat32

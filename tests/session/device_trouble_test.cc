@@ -44,6 +44,8 @@ class DeviceTrouble : public ::testing::TestWithParam<Mode> {
     job.options.wire_dtype = DType::kFloat16;
     job.options.chunk_elements = 500;
     job.options.bucket_bytes = 4096;
+    // A rank whose call fails waits a tenth of this for another to say why.
+    job.options.timeout_seconds = 5;
     return job;
   }
 

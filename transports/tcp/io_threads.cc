@@ -3,30 +3,26 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cassert>
 #include <cerrno>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <utility>
 
 #include "gradientflow/base/str_cat.h"
 #include "gradientflow/base/without_signals.h"
+#include "transports/tcp/socket.h"
 
 namespace gradientflow {
 namespace {
 
 constexpr int kMbpsPerThread = 10'000;
 constexpr int kCoresPerThread = 4;
-
-// Limits of one system call, so that the loans of a thread take turns, and one
-// is soon back if it is taken back.
-constexpr std::size_t kMostBytesAtOnce = std::size_t{512} << 10;
-constexpr std::size_t kMostPieces = 128;
 
 Result<Fd> MakeEvent() {
   Fd fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -48,22 +44,20 @@ void Reset(const Fd& event) {
   }
 }
 
-// Fills `now` with the pieces of the next system call; `*bytes` is their sum.
-std::size_t NextPieces(const std::vector<iovec>& pieces, std::size_t first,
-                       std::array<iovec, kMostPieces>* now,
-                       std::size_t* bytes) {
+// Fills `room` with what the next system call should move; `*bytes` is its
+// size. A loan that is taken back is soon back, since that is little.
+std::span<const iovec> NextPieces(std::span<const iovec> left,
+                                  std::span<iovec> room, std::size_t* bytes) {
   std::size_t count = 0;
   *bytes = 0;
-  for (std::size_t i = first;
-       i < pieces.size() && count < kMostPieces && *bytes < kMostBytesAtOnce;
-       ++i) {
-    iovec piece = pieces[i];
+  for (iovec piece : left) {
+    if (count == room.size() || *bytes == kMostBytesAtOnce) break;
     if (piece.iov_len == 0) continue;
     piece.iov_len = std::min(piece.iov_len, kMostBytesAtOnce - *bytes);
     *bytes += piece.iov_len;
-    (*now)[count++] = piece;
+    room[count++] = piece;
   }
-  return count;
+  return room.first(count);
 }
 
 // Skips `bytes` of the pieces from `first` on. Returns the first that is left.
@@ -281,24 +275,19 @@ bool IoThreads::Obey(Borrower& borrower, std::vector<Loan*>* loans) {
 
 // Makes one system call.
 void IoThreads::Move(Loan* loan) {
-  std::array<iovec, kMostPieces> pieces;
+  std::array<iovec, kMostPiecesAtOnce> room;
   std::size_t bytes = 0;
-  msghdr message = {};
-  message.msg_iov = pieces.data();
-  message.msg_iovlen = NextPieces(loan->pieces, loan->next_, &pieces, &bytes);
-  ssize_t moved = 0;
-  do {
-    moved = loan->reads
-                ? ::recvmsg(loan->fd, &message, MSG_DONTWAIT)
-                : ::sendmsg(loan->fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
-  } while (moved < 0 && errno == EINTR);
-  if (moved < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+  const std::span<const iovec> next = NextPieces(
+      std::span<const iovec>(loan->pieces).subspan(loan->next_), room, &bytes);
+  const std::int64_t moved =
+      loan->reads ? ReceivePieces(loan->fd, next) : SendPieces(loan->fd, next);
+  if (moved == -EAGAIN || moved == -EWOULDBLOCK) {
     loan->ready_ = false;
     return;
   }
   if (moved <= 0) {
     loan->ended = true;
-    loan->error = moved == 0 ? 0 : errno;
+    loan->error = static_cast<int>(-moved);
     return;
   }
   const auto taken = static_cast<std::size_t>(moved);

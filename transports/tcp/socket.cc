@@ -197,19 +197,36 @@ SocketAddress PeerAddress(const Socket& socket) {
 
 namespace {
 
-std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes,
-                     int flags) {
+// Calls `move` until no signal interrupts it.
+template <typename Move>
+std::int64_t Moved(const Move& move) {
   for (;;) {
-    const ssize_t got = ::recv(socket.fd(), to, bytes, MSG_DONTWAIT | flags);
-    if (got >= 0) return got;
+    const ssize_t moved = move();
+    if (moved >= 0) return moved;
     if (errno != EINTR) return -std::int64_t{errno};
   }
+}
+
+std::int64_t Receive(int fd, void* to, std::size_t bytes, int flags) {
+  return Moved([=] { return ::recv(fd, to, bytes, MSG_DONTWAIT | flags); });
+}
+
+std::int64_t Send(int fd, const void* from, std::size_t bytes) {
+  return Moved(
+      [=] { return ::send(fd, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL); });
+}
+
+msghdr MessageOf(std::span<const iovec> pieces) {
+  msghdr message = {};
+  message.msg_iov = const_cast<iovec*>(pieces.data());
+  message.msg_iovlen = pieces.size();
+  return message;
 }
 
 }  // namespace
 
 std::int64_t Receive(const Socket& socket, void* to, std::size_t bytes) {
-  return Receive(socket, to, bytes, 0);
+  return Receive(socket.fd(), to, bytes, 0);
 }
 
 bool HasEnded(const Socket& socket) {
@@ -219,16 +236,28 @@ bool HasEnded(const Socket& socket) {
 }
 
 std::int64_t Peek(const Socket& socket, void* to, std::size_t bytes) {
-  return Receive(socket, to, bytes, MSG_PEEK);
+  return Receive(socket.fd(), to, bytes, MSG_PEEK);
 }
 
 std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes) {
-  for (;;) {
-    const ssize_t sent =
-        ::send(socket.fd(), from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent >= 0) return sent;
-    if (errno != EINTR) return -std::int64_t{errno};
-  }
+  return Send(socket.fd(), from, bytes);
+}
+
+// The kernel has less to do for a single piece that needs no msghdr.
+
+std::int64_t ReceivePieces(int fd, std::span<const iovec> pieces) {
+  const iovec& first = pieces.front();
+  if (pieces.size() == 1) return Receive(fd, first.iov_base, first.iov_len, 0);
+  msghdr message = MessageOf(pieces);
+  return Moved([&] { return ::recvmsg(fd, &message, MSG_DONTWAIT); });
+}
+
+std::int64_t SendPieces(int fd, std::span<const iovec> pieces) {
+  const iovec& first = pieces.front();
+  if (pieces.size() == 1) return Send(fd, first.iov_base, first.iov_len);
+  const msghdr message = MessageOf(pieces);
+  return Moved(
+      [&] { return ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
 }
 
 }  // namespace gradientflow

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -67,5 +70,15 @@ std::int64_t Peek(const Socket& socket, void* to, std::size_t bytes);
 // error.
 bool HasEnded(const Socket& socket);
 std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes);
+
+// What one call of the next two should move at most, so that connections that
+// share a thread take turns.
+inline constexpr std::size_t kMostPiecesAtOnce = 128;
+inline constexpr std::size_t kMostBytesAtOnce = std::size_t{512} << 10;
+
+// As Receive() and Send(), into and from several pieces of memory (at least
+// one), for a descriptor that the caller keeps open.
+std::int64_t ReceivePieces(int fd, std::span<const iovec> pieces);
+std::int64_t SendPieces(int fd, std::span<const iovec> pieces);
 
 }  // namespace gradientflow

@@ -1,9 +1,8 @@
 #include "transports/tcp/tcp_lane.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
-#include <cerrno>
+#include <cstddef>
 
 namespace gradientflow {
 
@@ -16,18 +15,7 @@ TcpLane::TcpLane(int lane, Socket connected, const Owner& owner)
 }
 
 std::int64_t TcpLane::Read(const iovec* pieces, int count) {
-  msghdr message = {};
-  message.msg_iov = const_cast<iovec*>(pieces);
-  message.msg_iovlen = static_cast<std::size_t>(count);
-  for (;;) {
-    // The kernel has less to do for a single piece that needs no msghdr.
-    const ssize_t got = count == 1
-                            ? ::recv(socket.fd(), pieces->iov_base,
-                                     pieces->iov_len, MSG_DONTWAIT)
-                            : ::recvmsg(socket.fd(), &message, MSG_DONTWAIT);
-    if (got >= 0) return got;
-    if (errno != EINTR) return -std::int64_t{errno};
-  }
+  return ReceivePieces(socket.fd(), {pieces, static_cast<std::size_t>(count)});
 }
 
 Status TcpLane::Register() {

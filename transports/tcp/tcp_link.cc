@@ -1,7 +1,6 @@
 #include "transports/tcp/tcp_link.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <array>
 #include <bit>
@@ -30,9 +29,6 @@ namespace {
 // Limits for each lane and call, so that no lane starves the others.
 constexpr std::size_t kReadBudgetBytes = std::size_t{1} << 20;
 constexpr std::size_t kWriteBudgetBytes = std::size_t{1} << 20;
-// Limits of one sendmsg().
-constexpr std::size_t kMostPieces = 128;
-constexpr std::size_t kMostBytesAtOnce = std::size_t{512} << 10;
 
 // Calls visit(index) for each set bit. `bits` is a snapshot.
 template <typename Visit>
@@ -235,27 +231,17 @@ bool TcpLink::Read(TcpLane& lane) {
 // ---- Out.
 
 bool TcpLink::Write(TcpLane& lane) {
-  constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
   if (lane.writing_lent()) return false;
   std::size_t spent = 0;
   int error = 0;
   while (!lane.writer.empty() && spent < kWriteBudgetBytes && !lane.blocked) {
-    std::array<iovec, kMostPieces> room;
+    std::array<iovec, kMostPiecesAtOnce> room;
     const LaneWriter::Gathered next =
         lane.writer.Gather(room, kMostBytesAtOnce);
     if (lane.LendWrite(next)) break;
-    // The kernel has less to do for a single piece that needs no msghdr.
-    const iovec& first = next.pieces.front();
-    msghdr message = {};
-    message.msg_iov = room.data();
-    message.msg_iovlen = next.pieces.size();
-    const ssize_t sent =
-        next.pieces.size() == 1
-            ? ::send(lane.socket.fd(), first.iov_base, first.iov_len, kFlags)
-            : ::sendmsg(lane.socket.fd(), &message, kFlags);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno != EAGAIN && errno != EWOULDBLOCK) {
-      error = errno;
+    const std::int64_t sent = SendPieces(lane.socket.fd(), next.pieces);
+    if (sent < 0 && sent != -EAGAIN && sent != -EWOULDBLOCK) {
+      error = static_cast<int>(-sent);
       break;
     }
     const std::size_t taken = sent < 0 ? 0 : static_cast<std::size_t>(sent);

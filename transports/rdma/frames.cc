@@ -7,6 +7,15 @@
 #include "gradientflow/base/little_endian.h"
 #include "gradientflow/base/str_cat.h"
 
+// Turns frames.h's structs into bytes and back. A peer's bytes are not trusted:
+// what is too short, too long, of another version or out of range is kDataLoss,
+// and nothing is read beyond its end. All numbers are little-endian.
+//
+//   kOffer    version (1) | kind (1) | bytes of text (2) | text |
+//             queue pair (4) | first packet (4) | LID (2) | MTU (4) |
+//             Ethernet? (1) | ring (12) | grants (12) | slots (12) |
+//             bytes of a slot (8) | GIDs (1) | per GID: type (1), GID (16)
+//   others    version (1) | kind (1) | bytes of text (2) | text
 namespace gradientflow {
 namespace {
 

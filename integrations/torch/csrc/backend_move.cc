@@ -6,7 +6,21 @@
 
 #include "backend_checks.h"
 
-// Operations that move elements between ranks.
+// Operations that move elements between ranks. What each of them does:
+//
+//   the caller's tensors
+//     -> checks       a wrong list, shape or type is a ValueError here, before
+//                     anything has begun
+//     -> Begin()      a Work with a number and a time-out
+//     -> lent()       memory for the library: the tensors' own where it is
+//                     contiguous, else a copy, from which results come back
+//     -> Start()      one call of the library if all parts have one size, else
+//                     one for each part
+//     -> Commit()     all calls are under way; the Work ends with the last
+//
+// From Begin() on the Work is committed even if an exception leaves the
+// function: the other ranks then see an operation that fails, and none that is
+// missing.
 namespace gft {
 namespace {
 

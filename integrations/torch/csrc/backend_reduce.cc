@@ -6,7 +6,10 @@
 #include "backend_sparse.h"
 #include "library.h"
 
-// Operations that combine the elements of several ranks.
+// Operations that combine the elements of several ranks. Each takes the way
+// that backend_move.cc shows. Two things are added: ForReduce() finds the
+// library's type and operation, or throws, and Premultiplied() multiplies the
+// input by the factor of a PREMUL_SUM, in a copy, since the library only sums.
 namespace gft {
 namespace {
 

@@ -8,8 +8,8 @@
 //                            others)
 //   the block that came in the step before -> send -> next rank
 //
-// What has come of a block is passed on before the rest is there. The word of a
-// batch is the most bytes of one recv.
+// What has come of a block is passed on before the rest is there. The words of
+// a batch are the most bytes of one recv and of one send.
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -42,6 +42,7 @@ class BareRing final : public Worker {
   void Prepare(const Batch& batch) override {
     count_ = batch.bytes / sizeof(float);
     landing_.resize(std::stoul(batch.words.at(0)) / sizeof(float));
+    most_sent_ = std::stoul(batch.words.at(1));
   }
   void Once() override { Reduce(buffer_.data(), count_); }
   void Barrier() override { Reduce(token_.data(), token_.size()); }
@@ -93,7 +94,7 @@ class BareRing final : public Worker {
     if (bytes == 0) return false;
     const std::size_t sent =
         Moved(send(to_, data_ + BlockBegin(BlockOf(out_.step)) + out_.done,
-                   bytes, MSG_DONTWAIT | MSG_NOSIGNAL));
+                   std::min(bytes, most_sent_), MSG_DONTWAIT | MSG_NOSIGNAL));
     out_.done += sent;
     Settle(&out_, 0);
     return sent > 0;
@@ -149,6 +150,7 @@ class BareRing final : public Worker {
   std::vector<float> token_;
   std::vector<float> landing_;
   std::size_t landed_ = 0;  // Bytes in it.
+  std::size_t most_sent_ = 0;
   std::size_t count_ = 0;
   std::byte* data_ = nullptr;
   std::size_t length_ = 0;  // In elements.

@@ -13,9 +13,10 @@
 Every result is checked first. Times are medians over the rounds. In each round
 all programs run one batch after the other. A ratio is their time over ours, so
 above 1 ours is faster; it is the median of the ratios of all rounds. The bound
-in shared memory is a bare loop over the same memory; over TCP it is a bare
-exchange of the same bytes without a reduction, in the best of several ways, and
-among more than two ranks a bare ring.
+in shared memory is a bare loop over the same memory. Over TCP there are two,
+each in the best of several ways: between two ranks the bound is a bare exchange
+of the same bytes, which come from a cache and are not added, and the ring is a
+bare allreduce of the caller's memory. No allreduce reaches the first.
 "cpu" is the processor time of an average rank per byte that the busiest rank has
 to send or receive. Among 48 ranks a byte should cost little more than among 8,
 and with --bound what it costs the bare ring. With io threads, "driver" is the
@@ -44,7 +45,7 @@ import show
 from lib import report
 from lib.network import Network, congestion_option
 from lib.ranks import Team
-from peers import IO, RING_RECEIVES, WAYS, start_all
+from peers import IO, RING_WAYS, WAYS, start_all
 
 MOST_RANKS = 64  # Up to so many, sums are exact in every type.
 BLOCKS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
@@ -115,8 +116,9 @@ def contestants_of(args: report.Args, team: Team, collective: str,
     types = f"{args.dtype} {args.wire or args.dtype}"
     if team.name == "ours" or team.name.startswith(IO):
         words = {algorithm: f"{collective} {types} {algorithm}"}
-    elif team.name == "bound" and args.fabric == "tcp" and args.ranks > 2:
-        words = {f"{most >> 10}K": str(most) for most in RING_RECEIVES}
+    elif team.name == "ring":
+        words = {f"{way[0] >> 10}K, {way[1] >> 10}K": " ".join(map(str, way))
+                 for way in RING_WAYS}
     elif team.name == "bound" and args.fabric == "tcp":
         words = {f"{way[0]} conn, {way[1] >> 10}K{', spins' * way[2]}":
                  " ".join(map(str, way)) for way in WAYS}
@@ -169,7 +171,7 @@ def measure(args: report.Args, teams: list[Team], collective: str,
             row[other]["note"] = f"driver {driver:.2f} ns/B"
         elif best.note:
             row[other]["note"] = best.note
-        if other == "bound" and args.fabric == "tcp" and args.ranks > 2:
+        if other == "ring":
             row[other] |= best.cpu_per_byte(batch_bytes)
             row[other]["note"] += f", {row[other]['cpu_ns_per_byte']:.2f} ns/B"
     if args.best:

@@ -1,6 +1,7 @@
 """The programs that collectives.py compares, each as a Team that takes batches."""
 
 import argparse
+import contextlib
 import itertools
 import os
 import pathlib
@@ -18,7 +19,9 @@ MOST_CONNECTIONS = 4
 # Connections, most bytes of a call, and whether it spins.
 WAYS = list(itertools.product((1, 2, MOST_CONNECTIONS),
                               (64 << 10, 256 << 10, 1 << 20), (0, 1)))
-RING_RECEIVES = (32 << 10, 256 << 10)  # Most bytes of a call.
+# The most bytes of a receive and of a send.
+RING_WAYS = list(itertools.product((32 << 10, 256 << 10),
+                                   (128 << 10, 512 << 10, 1 << 30)))
 
 
 def start_ours(args: argparse.Namespace, network: Network, name: str,
@@ -51,24 +54,42 @@ def _connected(congestion: str) -> tuple[socket.socket, socket.socket]:
     return one, other
 
 
-def start_bare_sockets(args: argparse.Namespace, network: Network) -> Team:
-    """Two ranks swap bytes, by several connections; more of them run a ring, in
-    which rank r has the connection r to the next one."""
-    ring = args.ranks > 2
-    connections = args.ranks if ring else MOST_CONNECTIONS
-    pairs = [_connected(network.congestion) for _ in range(connections)]
-    to, back = ([end.fileno() for end in ends] for ends in zip(*pairs))
+@contextlib.contextmanager
+def _connections(network: Network, number: int
+                 ) -> Iterator[tuple[list[int], list[int]]]:
+    """Descriptors of both ends of each; a team keeps its own."""
+    pairs = [_connected(network.congestion) for _ in range(number)]
     try:
-        if not ring:
-            return start_team("bound", network, [
-                program("collectives/bare_exchange")], descriptors=[to, back])
-        return start_team("bound", network, [
-            program("collectives/bare_ring"), str(args.max), "{rank}",
-            str(args.ranks)],
-            descriptors=[[to[r], back[r - 1]] for r in range(args.ranks)])
+        to, back = ([end.fileno() for end in ends] for ends in zip(*pairs))
+        yield to, back
     finally:
         for end in itertools.chain(*pairs):
             end.close()
+
+
+def start_bare_exchange(network: Network) -> Team:
+    """Two ranks swap bytes, by several connections."""
+    with _connections(network, MOST_CONNECTIONS) as ends:
+        return start_team("bound", network, [
+            program("collectives/bare_exchange")], descriptors=ends)
+
+
+def start_bare_ring(args: argparse.Namespace, network: Network) -> Team:
+    """Rank r has the connection r to the next one."""
+    with _connections(network, args.ranks) as (to, back):
+        return start_team("ring", network, [
+            program("collectives/bare_ring"), str(args.max), "{rank}",
+            str(args.ranks)],
+            descriptors=[[to[r], back[r - 1]] for r in range(args.ranks)])
+
+
+def start_bounds(args: argparse.Namespace, network: Network) -> Iterator[Team]:
+    if args.fabric != "tcp":
+        yield start_bare_shared(args, network)
+        return
+    if args.ranks == 2:
+        yield start_bare_exchange(network)
+    yield start_bare_ring(args, network)
 
 
 def _python_with_gloo() -> str:
@@ -134,8 +155,7 @@ def start_all(args: argparse.Namespace, network: Network) -> Iterator[Team]:
     for threads in args.io_threads[1:]:
         yield start_ours(args, network, IO + threads, threads)
     if args.bound:
-        yield (start_bare_sockets if args.fabric == "tcp" else
-               start_bare_shared)(args, network)
+        yield from start_bounds(args, network)
     for peer in args.peer:
         start = {"openmpi": start_openmpi, "gloo": start_gloo}[peer]
         try:

@@ -9,9 +9,9 @@
 #include "gradientflow/base/str_cat.h"
 #include "integrations/c/handles.h"
 
-// How a rank joins and leaves a job, and the job's groups and memory. A function
-// checks its pointers, and Guard() runs the rest: it turns a Status or an
-// exception into a gf_status, whose text gf_last_error() then returns.
+// How a rank joins and leaves a job, and the job's groups and memory. A
+// function checks its pointers, and Guard() runs the rest: it turns a Status or
+// an exception into a gf_status. gf_last_error() then returns the text.
 //
 // gf_comm_open() calls back into the caller if that brings an exchange of its
 // own: each rank gives its card, and for each rank's card the exchange calls

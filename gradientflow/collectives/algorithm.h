@@ -140,6 +140,10 @@ struct CollectiveAlgorithm {
   // True if each segment passes through the ranks one after another, while
   // other segments follow it: shorter segments may then end a call sooner.
   bool passes_on = false;
+  // True if each message of an allreduce carries one of p equal parts of the
+  // segment: the shortest that there are. Among many ranks its segments grow
+  // faster, so that these messages become longer.
+  bool least_messages = false;
   // An allreduce is cut into segments of at most so many bytes on the wire.
   std::size_t most_segment_bytes = std::numeric_limits<std::size_t>::max();
   // True if an all-to-all needs CollectiveCall::equal_counts.

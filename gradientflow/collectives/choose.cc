@@ -18,7 +18,9 @@ constexpr double kImpossible = std::numeric_limits<double>::infinity();
 // Among this many ranks a segment has the size of the setting.
 constexpr std::size_t kFewRanks = 8;
 // Segments do not grow past this size. It bounds the memory of the window.
-constexpr std::size_t kMostSegmentBytes = std::size_t{4} << 20;
+constexpr std::size_t kMostSegmentBytes = std::size_t{8} << 20;
+// Nor do blocks of all ranks together.
+constexpr std::size_t kMostBlocksBytes = std::size_t{4} << 20;
 // A one-sided segment is this many times as large as usual: it pays for two
 // synchronisations.
 constexpr std::size_t kOneSidedSegments = 4;
@@ -150,11 +152,14 @@ std::size_t MostSegmentBytes(CollectiveKind kind,
   std::size_t bytes = setting;
   if (HasBlocks(kind) || algorithm.lands_all) {
     bytes = std::min(bytes,
-                     std::max(kMostSegmentBytes / ranks, setting / kFewRanks));
+                     std::max(kMostBlocksBytes / ranks, setting / kFewRanks));
   } else if (kind == CollectiveKind::kAllreduce &&
              setting < kMostSegmentBytes) {
     if (IsOneSided(algorithm, question)) bytes *= kOneSidedSegments;
-    if (ranks > kFewRanks) bytes = bytes * ranks / kFewRanks;
+    if (ranks > kFewRanks) {
+      bytes = bytes * ranks / kFewRanks;
+      if (algorithm.least_messages) bytes = bytes * ranks / kFewRanks;
+    }
     bytes = std::max(setting, std::min(bytes, kMostSegmentBytes));
   }
   return std::min(bytes, algorithm.most_segment_bytes);

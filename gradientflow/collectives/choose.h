@@ -40,14 +40,15 @@ struct SegmentCut {
 
 // Cuts by bytes on the wire, because the pool's dtype may differ between ranks
 // and all of them must cut alike. `segment_bytes` is the size of a segment
-// among up to 8 ranks. With more ranks a segment grows with their number, up to
-// 4 MiB, so that its messages do not become ever smaller. A one-sided segment
-// is larger still: it has no latency to hide. If there is a block per rank, or
-// a rank takes in a segment of every other rank, that size is what a segment
-// takes of each block; it takes less of each if all blocks together would
-// exceed 4 MiB, but at least an eighth of `segment_bytes`. Segments that pass
-// through the ranks one after another are halved, down to 32 KiB, as long as
-// that makes the predicted time shorter.
+// among up to 8 ranks. With more ranks a segment grows with their number, or
+// with its square if it has the least messages, up to 8 MiB: a core needs as
+// long for a message as for its first 32 KiB. A one-sided segment is larger
+// still: it has no latency to hide. If there is a block per rank, or a rank
+// takes in a segment of every other rank, that size is what a segment takes of
+// each block; it takes less of each if all blocks together would exceed 4 MiB,
+// but at least an eighth of `segment_bytes`. Segments that pass through the
+// ranks one after another are halved, down to 32 KiB, as long as that makes the
+// predicted time shorter.
 SegmentCut CutOf(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
                  const CallQuestion& question);
 

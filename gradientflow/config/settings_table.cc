@@ -165,7 +165,7 @@ constexpr std::array kRows = {
         kFabric, "segment_bytes", "a multiple of 64 from 4KB to 1GB",
         "The unit of pipelining inside a collective. Smaller segments "
         "overlap better; larger ones have less overhead. Among more than 8 "
-        "ranks segments grow, up to 4MB."),
+        "ranks segments grow, up to 8MB."),
     Row<c::Integer<&O::segments_in_flight, 1, 64>>(
         kFabric, "segments_in_flight", "an integer from 1 to 64",
         "The number of segments in progress at a time. More segments hide "

@@ -99,11 +99,24 @@ TEST(CutOf, MessagesDoNotShrinkAsRanksAreAdded) {
     question.hosts = HostMap(size);
     return 4 * CutOf(kind, *row, question).elements;
   };
-  for (const auto& [size, message] :
-       {std::pair{2, 128U}, {8, 32U}, {48, 32U}, {128, 32U}, {512, 8U}}) {
-    EXPECT_EQ(
-        segment_bytes(size, CollectiveKind::kAllreduce, &allreduce::kRing),
-        static_cast<std::size_t>(size) * message << 10);
+  const auto expect = [&](const CollectiveAlgorithm& row, int size,
+                          unsigned message) {
+    EXPECT_EQ(segment_bytes(size, CollectiveKind::kAllreduce, &row),
+              static_cast<std::size_t>(size) * message << 10)
+        << row.name << " among " << size;
+  };
+  for (const auto& [size, message] : {std::pair{2, 128U},
+                                      {8, 32U},
+                                      {16, 64U},
+                                      {32, 128U},
+                                      {64, 128U},
+                                      {512, 16U}}) {
+    expect(allreduce::kRing, size, message);
+    expect(allreduce::kTwoSync, size, message);
+  }
+  for (const auto& [size, least_message] :
+       {std::pair{8, 32U}, {48, 32U}, {256, 32U}, {512, 16U}}) {
+    expect(allreduce::kHalvingDoubling, size, least_message);
   }
   // With a block per rank the memory of all blocks is bounded.
   for (const auto& [size, block] :

@@ -75,6 +75,7 @@ constinit const CollectiveAlgorithm allreduce::kRing = {
     .make = &Make,
     .price = &RingPrice,
     .receives_early = true,
+    .least_messages = true,
 };
 
 }  // namespace gradientflow

@@ -76,6 +76,7 @@ constinit const CollectiveAlgorithm allreduce::kTwoSync = {
     .price = &TwoSyncPrice,
     .receives_early = true,
     .all_peers = true,
+    .least_messages = true,
 };
 
 }  // namespace gradientflow

@@ -21,6 +21,10 @@ constexpr std::size_t kFewRanks = 8;
 constexpr std::size_t kMostSegmentBytes = std::size_t{8} << 20;
 // Nor do blocks of all ranks together.
 constexpr std::size_t kMostBlocksBytes = std::size_t{4} << 20;
+// Messages inside a host wait for a processor and for no line, so there is
+// nothing to hide: a call of up to so many segments is one segment there.
+// Larger ones are cut because their segments stay in a core's caches.
+constexpr std::size_t kUncutSegments = 4;
 // A one-sided segment is this many times as large as usual: it pays for two
 // synchronisations.
 constexpr std::size_t kOneSidedSegments = 4;
@@ -45,6 +49,12 @@ bool HasBlocks(CollectiveKind kind) {
          kind == CollectiveKind::kReduceScatter ||
          kind == CollectiveKind::kAllToAll || kind == CollectiveKind::kGather ||
          kind == CollectiveKind::kScatter;
+}
+
+bool SendsInsideOneHost(const CollectiveAlgorithm& algorithm,
+                        const CallQuestion& question) {
+  return algorithm.memory == CollectiveAlgorithm::Memory::kMessages &&
+         question.hosts.hosts() == 1;
 }
 
 bool IsOneSided(const CollectiveAlgorithm& algorithm,
@@ -159,6 +169,11 @@ std::size_t MostSegmentBytes(CollectiveKind kind,
     if (ranks > kFewRanks) {
       bytes = bytes * ranks / kFewRanks;
       if (algorithm.least_messages) bytes = bytes * ranks / kFewRanks;
+    }
+    const std::size_t all = question.count * question.wire_element_bytes;
+    if (all <= kUncutSegments * setting &&
+        SendsInsideOneHost(algorithm, question)) {
+      bytes = std::max(bytes, all);
     }
     bytes = std::max(setting, std::min(bytes, kMostSegmentBytes));
   }

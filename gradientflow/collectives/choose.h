@@ -42,7 +42,8 @@ struct SegmentCut {
 // and all of them must cut alike. `segment_bytes` is the size of a segment
 // among up to 8 ranks. With more ranks a segment grows with their number, or
 // with its square if it has the least messages, up to 8 MiB: a core needs as
-// long for a message as for its first 32 KiB. A one-sided segment is larger
+// long for a message as for its first 32 KiB. An allreduce by messages inside
+// one host is not cut below 4 segments' size. A one-sided segment is larger
 // still: it has no latency to hide. If there is a block per rank, or a rank
 // takes in a segment of every other rank, that size is what a segment takes of
 // each block; it takes less of each if all blocks together would exceed 4 MiB,

@@ -118,6 +118,18 @@ TEST(CutOf, MessagesDoNotShrinkAsRanksAreAdded) {
        {std::pair{8, 32U}, {48, 32U}, {256, 32U}, {512, 16U}}) {
     expect(allreduce::kHalvingDoubling, size, least_message);
   }
+  // Inside one host there is no line to keep busy while messages are handled.
+  question.count = 250'000;
+  const auto segments = [&](const Topology& topology) {
+    question.hosts = HostMap(4, topology);
+    return CutOf(CollectiveKind::kAllreduce, allreduce::kTwoSync, question)
+        .segments;
+  };
+  EXPECT_EQ(segments({{0, 0, 0, 0}}), 1);
+  EXPECT_EQ(segments({{0, 0, 0, 1}}), 4);
+  question.count = 300'000;
+  EXPECT_EQ(segments({{0, 0, 0, 0}}), 5);
+  question.count = 100 << 20;
   // With a block per rank the memory of all blocks is bounded.
   for (const auto& [size, block] :
        {std::pair{2, 256U}, {16, 256U}, {64, 64U}, {1024, 32U}}) {

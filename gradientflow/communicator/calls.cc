@@ -143,26 +143,47 @@ Status Calls::Wait(std::uint64_t ticket, double seconds) {
                 StrCat("still under way after ", seconds, " s"));
 }
 
-// The call lives on the stack of the thread that waits for it, and nothing is
-// allocated: std::function holds a reference without doing so, but not a lambda
-// with this many captures.
-Status Calls::Run(const CollectiveCall& call) {
+// The call lives on the stack of the thread that waits for it. Nothing is
+// allocated, since std::function holds a reference without doing so, and no
+// other thread hears of the call.
+template <typename B>
+Status Calls::RunHere(GroupId id, const B& begin) {
   Pending pending;
   Status refused;
   bool started = false;
   const auto run = [&] {
     if (!std::exchange(started, true)) {
-      const CallGroup* group = Find(call.group, &refused);
+      const CallGroup* group = Find(id, &refused);
       if (closing_) refused = Closing();
-      if (refused.ok()) refused = ValidateCall(call, *group);
       if (refused.ok()) {
-        refused = args_.start(call, {&Calls::OnDone, &pending, 0});
+        refused = begin(*group, Done{&Calls::OnDone, &pending, 0});
       }
     }
     return !refused.ok() || pending.done;
   };
   args_.progress->Drive(std::ref(run));
   return refused.ok() ? pending.status : refused;
+}
+
+Status Calls::Run(const CollectiveCall& call) {
+  return RunHere(call.group, [&](const CallGroup& group, Done done) {
+    GF_RETURN_IF_ERROR(ValidateCall(call, group));
+    return args_.start(call, done);
+  });
+}
+
+Status Calls::Send(GroupId group, int peer, std::uint32_t tag,
+                   ConstBufferView data) {
+  return RunHere(group, [&](const CallGroup& of, Done done) {
+    return args_.messages->Send(of, peer, tag, data, done);
+  });
+}
+
+Status Calls::Recv(GroupId group, int peer, std::uint32_t tag,
+                   BufferView data) {
+  return RunHere(group, [&](const CallGroup& of, Done done) {
+    return args_.messages->Recv(of, peer, tag, data, nullptr, done);
+  });
 }
 
 Status Calls::OpenGroup(GroupId id, const std::vector<int>& ranks) {

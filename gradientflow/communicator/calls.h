@@ -57,8 +57,10 @@ class Calls {
 
   // See Communicator::Wait().
   Status Wait(std::uint64_t ticket, double seconds);
-  // StartCollective() and Wait() in one, without a ticket.
+  // A start and Wait() in one, without a ticket.
   Status Run(const CollectiveCall& call);
+  Status Send(GroupId group, int peer, std::uint32_t tag, ConstBufferView data);
+  Status Recv(GroupId group, int peer, std::uint32_t tag, BufferView data);
 
   Status OpenGroup(GroupId id, const std::vector<int>& ranks);
   Status CloseGroup(GroupId id);
@@ -77,6 +79,9 @@ class Calls {
     Calls* calls = nullptr;
   };
 
+  // Starts a call with `begin`, a Begin, and drives until it has ended.
+  template <typename B>
+  Status RunHere(GroupId group, const B& begin);
   // Returns null, and the reason in *why, if the group is not open. REQUIRES
   // the baton.
   const CallGroup* Find(GroupId group, Status* why) const;

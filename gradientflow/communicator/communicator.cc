@@ -103,14 +103,16 @@ Status Communicator::Run(const CollectiveCall& call) {
 
 Status Communicator::Send(int peer, std::uint32_t tag, const void* data,
                           std::size_t bytes) {
-  const Result<std::uint64_t> ticket = StartSend({0, peer, tag}, data, bytes);
-  return ticket.ok() ? Wait(ticket.value()) : ticket.status();
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return core_->calls().Send(0, peer, tag,
+                             {static_cast<const std::byte*>(data), bytes, {}});
 }
 
 Status Communicator::Recv(int peer, std::uint32_t tag, void* data,
                           std::size_t bytes) {
-  const Result<std::uint64_t> ticket = StartRecv({0, peer, tag}, data, bytes);
-  return ticket.ok() ? Wait(ticket.value()) : ticket.status();
+  GF_RETURN_IF_ERROR(CheckProcess());
+  return core_->calls().Recv(0, peer, tag,
+                             {static_cast<std::byte*>(data), bytes, {}});
 }
 
 Status Communicator::OpenGroup(GroupId id, const std::vector<int>& ranks) {

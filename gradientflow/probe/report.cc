@@ -26,13 +26,20 @@ planner::Level LevelOf(const MemoryRates& rates, double factor = 1) {
   return {factor * rates.p50, factor * rates.p99};
 }
 
+// The share of a message's time that is a rank's work, at most. What messages
+// of a burst take beyond that, threads have waited for each other.
+constexpr double kMostWork = 0.95;
+
+planner::Level WorkOf(const MessageTimes& latency, const MessageTimes& work) {
+  return {std::min(work.p50, kMostWork * latency.p50),
+          std::min(work.p99, kMostWork * latency.p99)};
+}
+
 // A planner adds the work of a message itself.
 planner::Level LatencyOf(const MessageTimes& latency,
                          const MessageTimes& work) {
-  const auto rest = [](double all, double part) {
-    return std::max(all - part, all / 20);
-  };
-  return {rest(latency.p50, work.p50), rest(latency.p99, work.p50)};
+  const double part = WorkOf(latency, work).p50;
+  return {latency.p50 - part, latency.p99 - part};
 }
 
 // A one-way flow is as fast as the slower direction.
@@ -67,7 +74,7 @@ planner::ProbedPair PairOf(const ProbeResult& result, const PairResult& pair,
   file.pair_class = pair_class;
   file.transport = pair.transport.data();
   file.idle = {.latency_seconds = LatencyOf(pair.latency, pair.own_work),
-               .message_seconds = LevelOf(pair.own_work),
+               .message_seconds = WorkOf(pair.latency, pair.own_work),
                .reduce_bytes_per_second = LevelOf(result.reduce_in_cache),
                .bandwidth = BandwidthOf(pair, /*under_load=*/false),
                .backward_seconds_per_message = std::nullopt};
@@ -75,7 +82,8 @@ planner::ProbedPair PairOf(const ProbeResult& result, const PairResult& pair,
   file.loaded = planner::PairLevels{
       .latency_seconds =
           LatencyOf(pair.latency_under_load, pair.own_work_under_load),
-      .message_seconds = LevelOf(pair.own_work_under_load),
+      .message_seconds =
+          WorkOf(pair.latency_under_load, pair.own_work_under_load),
       .reduce_bytes_per_second = LevelOf(pair.reduce_under_load),
       .bandwidth = BandwidthOf(pair, /*under_load=*/true),
       .backward_seconds_per_message =

@@ -5,42 +5,38 @@ import socket
 import time
 
 
+def _connection(rank, address):
+    """One end of a connection from rank 1 to rank 0."""
+    if rank == 0:
+        with socket.create_server((address, 5201)) as listener:
+            return listener.accept()[0]
+    for _ in range(200):
+        try:
+            return socket.create_connection((address, 5201))
+        except ConnectionRefusedError:
+            time.sleep(0.01)
+    raise TimeoutError(f"nobody listens at {address}")
+
+
 def seconds_to_receive(rank, size):
     """How long rank 0 needs for rank 1's bytes: from its word to begin, so that
     a late receiver does not make the link look faster than it is."""
-    if rank == 1:
-        for _ in range(200):
-            try:
-                stream = socket.create_connection(("10.77.0.1", 5201))
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.01)
-        stream.recv(1)
-        stream.sendall(bytes(size))
-        return stream.recv(1)
-    with socket.create_server(("10.77.0.1", 5201)) as listener:
-        stream, _ = listener.accept()
-    begin = time.perf_counter()
-    stream.sendall(b"\0")
-    seen = 0
-    while seen < size:
-        seen += len(stream.recv(1 << 16))
-    return time.perf_counter() - begin
+    with _connection(rank, "10.77.0.1") as stream:
+        if rank == 1:
+            stream.recv(1)
+            stream.sendall(bytes(size))
+            return stream.recv(1)
+        begin = time.perf_counter()
+        stream.sendall(b"\0")
+        seen = 0
+        while seen < size:
+            seen += len(stream.recv(1 << 16))
+        return time.perf_counter() - begin
 
 
 def congestion(rank, address):
     """The congestion control of both ends of a connection from rank 1 to 0."""
-    if rank == 1:
-        for _ in range(200):
-            try:
-                stream = socket.create_connection((address, 5201))
-                break
-            except ConnectionRefusedError:
-                time.sleep(0.01)
-    else:
-        with socket.create_server((address, 5201)) as listener:
-            stream, _ = listener.accept()
-    with stream:
+    with _connection(rank, address) as stream:
         name = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16)
     return name.rstrip(b"\0").decode()
 

@@ -19,6 +19,12 @@ int AllowedCores() {
 
 }  // namespace
 
+int ComputeThreads(int setting, int cores) {
+  // More than this gain nothing where memory is the limit.
+  constexpr int kMost = 8;
+  return setting > 0 ? setting : std::min(cores, kMost);
+}
+
 int HostCores() {
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

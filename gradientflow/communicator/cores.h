@@ -22,4 +22,8 @@ LocalPlace LocalPlaceIn(const CallGroup& group);
 // this thread may run on; at least 1.
 int CoresOf(const LocalPlace& local);
 
+// Threads that share a pass over host memory, for a rank with that share of the
+// host's cores. `setting` is compute_threads.
+int ComputeThreads(int setting, int cores);
+
 }  // namespace gradientflow

@@ -5,20 +5,17 @@
 #include <span>
 #include <utility>
 
+#include "gradientflow/csc/pass_size.h"
+
 namespace gradientflow {
 namespace {
 
-// A pass takes this many elements for each thread. The wire is not served
-// meanwhile.
-constexpr std::size_t kPassElements = std::size_t{128} << 10;
 // While nothing is on the wire, a pass takes this many times as much, because
 // threads lose a few microseconds at either end of a pass.
 constexpr std::size_t kQuietTimes = 4;
 
-std::size_t PassChunks(const Workers* workers, std::size_t chunk_elements) {
-  const int threads = workers == nullptr ? 1 : workers->threads();
-  return static_cast<std::size_t>(threads) *
-         std::max<std::size_t>(1, kPassElements / chunk_elements);
+int ThreadsOf(const Workers* workers) {
+  return workers == nullptr ? 1 : workers->threads();
 }
 
 }  // namespace
@@ -26,8 +23,8 @@ std::size_t PassChunks(const Workers* workers, std::size_t chunk_elements) {
 HostSparse::HostSparse(const AggregatorArgs& args, const CscOptions& config,
                        ChunkSelector selector, CscMemories memories)
     : SparseAggregator(args, config, std::move(selector), std::move(memories)),
-      pass_chunks_(
-          PassChunks(memory().workers(), config.selection.chunk_elements)) {}
+      pass_chunks_(PassChunks(ThreadsOf(memory().workers()),
+                              config.selection.chunk_elements)) {}
 
 Status HostSparse::BeginBuckets() {
   sent_ = kept_ = Queue();

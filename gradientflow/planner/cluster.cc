@@ -120,6 +120,11 @@ int Cluster::most_host_ranks() const {
   return *std::max_element(host_ranks.begin(), host_ranks.end());
 }
 
+double Cluster::round_seconds() const {
+  const LinkModel& link = hosts() > 1 ? costs.across : costs.inside;
+  return link.latency_seconds + link.message_seconds;
+}
+
 std::vector<int> SpreadRanks(int ranks, int per_host) {
   std::vector<int> hosts;
   for (; ranks > 0; ranks -= per_host) {
@@ -208,6 +213,9 @@ void AddAcross(const ProbedPair& pair, const std::vector<Host>& hosts,
     cluster.alone->across.seconds_per_byte = 1 / slowest.one.loaded;
   }
   cluster.across_backward_seconds_per_message = HostWorkOf(pair);
+  if (const auto& driver = pair.idle.driver_seconds_per_byte) {
+    cluster.driver_seconds_per_byte = driver->p50;
+  }
   planned->extrapolated.load = !pair.loaded;
 }
 
@@ -226,6 +234,7 @@ Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
   cluster.segment_bytes = options.segment_bytes;
   cluster.segments_in_flight = options.segments_in_flight;
   cluster.memory_bytes_per_second = probe.memory_bytes_per_second.p50;
+  if (probe.pass_seconds) cluster.pass_seconds = probe.pass_seconds->p50;
   const auto per_host = static_cast<std::size_t>(cluster.most_host_ranks());
   const ProbedPair* inside = FindPair(probe, PairClass::kSameHost);
   const ProbedPair* across = FindPair(probe, PairClass::kOtherHost);

@@ -30,9 +30,16 @@ struct Cluster {
   double backward_seconds_per_call = 0;
   // What a pass over memory reads and writes, both together.
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();
+  // The thread that drives makes CSC's passes and serves the wire between two
+  // of them: how long one takes, and how long a byte that the rank sends, and
+  // one that it receives, keeps that thread.
+  double pass_seconds = 0;
+  double driver_seconds_per_byte = 0;
 
   int ranks() const;            // Adds up the hosts.
   int most_host_ranks() const;  // Of the host that has most.
+  // What a round of small messages takes.
+  double round_seconds() const;
   bool one_rank() const { return hosts() == 1 && host_ranks.front() == 1; }
   int hosts() const { return static_cast<int>(host_ranks.size()); }
 };

@@ -50,6 +50,9 @@ PairLevels ReadLevels(Fields& fields, bool loaded) {
     levels.backward_seconds_per_message =
         fields.Times99("backward_seconds_per_message");
   }
+  if (fields.Has("driver_seconds_per_byte")) {
+    levels.driver_seconds_per_byte = fields.Times99("driver_seconds_per_byte");
+  }
   return levels;
 }
 
@@ -95,6 +98,9 @@ nlohmann::ordered_json LevelsJson(const PairLevels& levels) {
     json["backward_seconds_per_message"] =
         ToJson(*levels.backward_seconds_per_message);
   }
+  if (levels.driver_seconds_per_byte) {
+    json["driver_seconds_per_byte"] = ToJson(*levels.driver_seconds_per_byte);
+  }
   return json;
 }
 
@@ -114,6 +120,9 @@ Result<Probe> ParseProbe(std::string_view text) {
     probe.ranks_per_host = fields.Count("ranks_per_host", 1);
     probe.cores_per_host = fields.Count("cores_per_host", 1);
     probe.memory_bytes_per_second = fields.Rate("memory_bytes_per_second");
+    if (fields.Has("pass_seconds")) {
+      probe.pass_seconds = fields.Times99("pass_seconds");
+    }
     fields.List("pairs", [&](Fields& entry) { ReadPair(entry, &probe); });
     if (probe.pairs.empty()) fields.Expected("pairs", "at least one");
   };
@@ -127,6 +136,7 @@ std::string ProbeText(const Probe& probe) {
   file["ranks_per_host"] = probe.ranks_per_host;
   file["cores_per_host"] = probe.cores_per_host;
   file["memory_bytes_per_second"] = ToJson(probe.memory_bytes_per_second);
+  if (probe.pass_seconds) file["pass_seconds"] = ToJson(*probe.pass_seconds);
   file["pairs"] = nlohmann::ordered_json::array();
   for (const ProbedPair& pair : probe.pairs) {
     nlohmann::ordered_json json = {

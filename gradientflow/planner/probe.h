@@ -35,6 +35,9 @@ struct PairLevels {
   // By how much a message that a rank sends, and one that it receives, make a
   // backward longer that runs meanwhile. Only while a backward is replayed.
   std::optional<Level> backward_seconds_per_message;
+  // How long a byte that a rank sends, and one that it receives, keeps the
+  // thread that drives, while that thread also passes over memory.
+  std::optional<Level> driver_seconds_per_byte;
 };
 
 struct ProbedPair {
@@ -50,6 +53,8 @@ struct Probe {
   std::size_t ranks_per_host = 1;
   std::size_t cores_per_host = 1;
   Level memory_bytes_per_second;  // Bytes read plus bytes written, one rank.
+  // Of CSC, between which the wire is served; see csc/pass_size.h.
+  std::optional<Level> pass_seconds;
   std::vector<ProbedPair> pairs;  // At most one of each class.
 };
 

@@ -41,8 +41,7 @@ std::vector<Message> DenseMessages(const Workload& workload,
     const std::size_t elements = bucket.end_element - bucket.begin_element;
     messages.push_back({static_cast<double>(elements) *
                             static_cast<double>(wire_element_bytes),
-                        ready[bucket.end_tensor - 1],
-                        {}});
+                        ready[bucket.end_tensor - 1]});
   }
   return messages;
 }
@@ -86,9 +85,10 @@ std::vector<Chunk> EvenChunks(const Workload& workload,
   return list;
 }
 
-// Parts that become ready together are one.
-void AddPass(const Pass& pass, std::vector<Pass>* passes) {
-  if (!passes->empty() && passes->back().ready_seconds == pass.ready_seconds) {
+// Parts that become ready together are one, unless `apart`.
+void AddPass(const Pass& pass, bool apart, std::vector<Pass>* passes) {
+  if (!apart && !passes->empty() &&
+      passes->back().ready_seconds == pass.ready_seconds) {
     passes->back().bytes += pass.bytes;
   } else {
     passes->push_back(pass);
@@ -102,16 +102,19 @@ Bucketing CscBucketing(const std::vector<Chunk>& chunks,
   bucketing.theta_bytes = theta_bytes;
   Message open;
   for (const Chunk& chunk : chunks) {
-    AddPass(chunk.pass, &bucketing.passes);
-    if (!chunk.sent) continue;
+    if (!chunk.sent) {
+      AddPass(chunk.pass, /*apart=*/false, &bucketing.kept);
+      continue;
+    }
+    AddPass(chunk.pass, /*apart=*/open.bytes == 0, &bucketing.sent);
     open.bytes += static_cast<double>(chunk.elements) *
                   static_cast<double>(wire_element_bytes);
     open.ready_seconds = chunk.pass.ready_seconds;
-    AddPass(chunk.pass, &open.passes);
+    open.passes_end = bucketing.sent.size();
     if (open.bytes <= static_cast<double>(theta_bytes)) continue;
     bucketing.messages.push_back(std::exchange(open, {}));
   }
-  if (open.bytes > 0) bucketing.messages.push_back(std::move(open));
+  if (open.bytes > 0) bucketing.messages.push_back(open);
   return bucketing;
 }
 
@@ -159,6 +162,7 @@ std::vector<Bucketing> BucketingsOf(const Workload& workload,
                      : Bucketing{theta,
                                  DenseMessages(workload, theta,
                                                exchange.wire_element_bytes),
+                                 {},
                                  {}};
     // A larger theta never makes more messages, so equal cuts are neighbours.
     const auto same = [](const Message& a, const Message& b) {

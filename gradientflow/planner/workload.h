@@ -45,16 +45,18 @@ struct Pass {
 struct Message {
   double bytes = 0;          // On the wire.
   double ready_seconds = 0;  // When its last gradient is written.
-  std::vector<Pass> passes;  // Of CSC, after which it can be sent.
+  // Of CSC: so many of Bucketing::sent are made before it can be sent.
+  std::size_t passes_end = 0;
 };
 
 // The messages of a step, in order, for one bucket size.
 struct Bucketing {
   std::size_t theta_bytes = 0;
   std::vector<Message> messages;
-  // CSC's whole pass, in pool order: that of all messages, and that of what is
-  // kept back, which has to be done before the norms are exchanged.
-  std::vector<Pass> passes;
+  // CSC's passes over what is sent, and over what is kept back, each in pool
+  // order. A pass belongs to one message.
+  std::vector<Pass> sent;
+  std::vector<Pass> kept;
 };
 
 // The messages for each bucket size that is to be compared: Exchange's, or

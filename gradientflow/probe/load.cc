@@ -6,6 +6,8 @@
 
 #include "gradientflow/base/quantile.h"
 #include "gradientflow/base/without_signals.h"
+#include "gradientflow/config/options.h"
+#include "gradientflow/csc/pass_size.h"
 #include "kernels/kernels.h"
 
 namespace gradientflow {
@@ -14,7 +16,7 @@ namespace {
 // A product of matrices of this side takes some 20 us and fits in a core's own
 // caches; the pass over memory after it does not.
 constexpr std::size_t kSide = 64;
-constexpr std::size_t kPassElements = std::size_t{64} << 10;
+constexpr std::size_t kBlockElements = std::size_t{64} << 10;
 constexpr std::size_t kMemoryElements = std::size_t{4} << 20;
 constexpr int kWindows = 20;
 
@@ -61,10 +63,10 @@ struct ComputeLoad::Worker {
     }
   }
   void Pass() {
-    for (std::size_t i = 0; i < kPassElements; ++i) {
+    for (std::size_t i = 0; i < kBlockElements; ++i) {
       memory[(at + i) % kMemoryElements] += 1.0F;
     }
-    at = (at + kPassElements) % kMemoryElements;
+    at = (at + kBlockElements) % kMemoryElements;
   }
 
   std::vector<float> a = std::vector<float>(kSide * kSide, 0.5F);
@@ -121,23 +123,39 @@ MemoryRates MeasureReduce(std::size_t bytes, double seconds,
                  [&] { kernels::CpuKernels().accumulate(args, nullptr); });
 }
 
-MemoryRates MeasureResidual(std::size_t bytes, double seconds,
-                            const Clock& clock) {
-  std::vector<float> gradients(bytes / sizeof(float), 1.0F);
-  std::vector<float> residual(gradients.size());
-  float norm = 0;
-  const kernels::ResidualArgs args{.grads = gradients.data(),
-                                   .type = kernels::DType::kFloat32,
-                                   .residual = residual.data(),
-                                   .n = gradients.size(),
-                                   .send = false,
-                                   .zero_kept = false,
-                                   .keep_factor = 0.9F,
-                                   .norm = &norm};
-  return Measure(static_cast<double>(bytes), seconds, clock, [&] {
-    norm = 0;
+ResidualPass::ResidualPass(std::size_t bytes, Workers& workers)
+    : chunk_elements_(Options().chunk_elements),
+      workers_(workers),
+      chunks_(PassChunks(workers.threads(), chunk_elements_)),
+      passes_(bytes / sizeof(float) / elements()),
+      gradients_(passes_ * elements(), 1.0F),
+      residual_(gradients_.size()),
+      norms_(chunks_) {}
+
+void ResidualPass::Make() {
+  const std::size_t first = next_ * elements();
+  next_ = (next_ + 1) % passes_;
+  const auto part = [&](std::size_t chunk) {
+    norms_[chunk] = 0;
+    const std::size_t begin = first + chunk * chunk_elements_;
+    const kernels::ResidualArgs args{.grads = &gradients_[begin],
+                                     .type = kernels::DType::kFloat32,
+                                     .residual = &residual_[begin],
+                                     .n = chunk_elements_,
+                                     .send = false,
+                                     .zero_kept = false,
+                                     .keep_factor = 0.9F,
+                                     .norm = &norms_[chunk]};
     kernels::CpuKernels().residual(args, nullptr);
-  });
+    return Status();
+  };
+  static_cast<void>(RunPass(&workers_, chunks_, elements(), part));
+}
+
+MemoryRates ResidualPass::Measure(double seconds, const Clock& clock) {
+  for (std::size_t pass = 0; pass < passes_; ++pass) Make();  // Pages.
+  return gradientflow::Measure(static_cast<double>(elements() * sizeof(float)),
+                               seconds, clock, [this] { Make(); });
 }
 
 }  // namespace gradientflow

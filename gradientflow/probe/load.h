@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gradientflow/base/clock.h"
+#include "gradientflow/base/workers.h"
 
 namespace gradientflow {
 
@@ -55,9 +56,30 @@ struct MemoryRates {
 // of a rank that reduces.
 MemoryRates MeasureReduce(std::size_t bytes, double seconds,
                           const Clock& clock);
-// CSC's pass before the wire over float32 gradients of `bytes` that it keeps
-// back: bytes of gradients per second.
-MemoryRates MeasureResidual(std::size_t bytes, double seconds,
-                            const Clock& clock);
+
+// CSC's pass before the wire over float32 gradients that it keeps back. They
+// lie in memory of `bytes`, rounded down to whole passes.
+class ResidualPass {
+ public:
+  // `workers` are borrowed. REQUIRES room for a pass (elements()).
+  ResidualPass(std::size_t bytes, Workers& workers);
+
+  // What the thread that drives passes over at a time: see csc/pass_size.h.
+  std::size_t elements() const { return chunks_ * chunk_elements_; }
+  // The next pass; the first one follows the last one.
+  void Make();
+  // Bytes of gradients per second.
+  MemoryRates Measure(double seconds, const Clock& clock);
+
+ private:
+  const std::size_t chunk_elements_;
+  Workers& workers_;
+  const std::size_t chunks_;  // Of a pass.
+  const std::size_t passes_;
+  std::vector<float> gradients_;
+  std::vector<float> residual_;
+  std::vector<float> norms_;  // Of a pass.
+  std::size_t next_ = 0;
+};
 
 }  // namespace gradientflow

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <deque>
 #include <span>
 
 #include "gradientflow/base/quantile.h"
+#include "gradientflow/communicator/core.h"
 
 // The leader sends an Order before each measurement, and the follower does its
 // part of it. A flow is a number of trains. Before each of them both ranks wait
@@ -25,6 +27,7 @@ struct Order {
   std::uint32_t messages = 0;  // Of each train,
   std::uint32_t warm_up = 0;   // and of the one before them.
   std::uint32_t trains = 0;
+  std::uint32_t passes = 0;  // For each message that arrives.
   std::uint64_t message_bytes = 0;
 };
 
@@ -52,12 +55,15 @@ constexpr std::uint32_t kMostTrains = 20;
 // are faster at first, for what they did not carry while the ranks waited.
 constexpr double kSecondsOfTrain = 0.2;
 constexpr std::size_t kSmallBytes = 8;
+// So many times as long as a message takes the thread that drives passes over
+// memory for each, so that it never waits for the wire.
+constexpr double kBusyTimes = 2;
 
 // One rank's part of a measurement.
 class Part {
  public:
-  Part(Communicator& comm, int peer, const Clock& clock)
-      : comm_(comm), peer_(peer), clock_(clock) {}
+  Part(Communicator& comm, int peer, const Clock& clock, const Pass& pass)
+      : comm_(comm), peer_(peer), clock_(clock), pass_(pass) {}
 
   Status PingPong(std::uint32_t rounds, bool leads,
                   std::vector<double>* seconds) {
@@ -97,8 +103,10 @@ class Part {
         both || leads == (order.direction == Direction::kFromLeader);
     const auto bytes = static_cast<std::size_t>(order.message_bytes);
     std::vector<double> arrivals;
+    passes_ = order.passes;
     for (std::uint32_t train = 0; train <= order.trains; ++train) {
       GF_RETURN_IF_ERROR(Drain());
+      if (train == 1) pass_seconds_ = 0;
       const std::uint32_t messages =
           train == 0 ? order.warm_up : order.messages;
       arrivals.clear();
@@ -111,8 +119,19 @@ class Part {
     }
     return Status();
   }
+  // In all trains of the last Run() but the first.
+  double pass_seconds() const { return pass_seconds_; }
 
  private:
+  // While the baton is held, no other thread serves the wire.
+  void MakePasses() {
+    comm_.core().progress().Do([this] {
+      const Clock::Time begin = clock_.Now();
+      for (std::uint32_t i = 0; i < passes_; ++i) pass_();
+      pass_seconds_ += Seconds(clock_.Now() - begin);
+    });
+  }
+
   // Returns when both ranks have called it, with nothing under way.
   Status Drain() {
     std::byte out{};
@@ -167,6 +186,8 @@ class Part {
       }
       GF_RETURN_IF_ERROR(comm_.Wait(tickets.front()[0]));
       arrivals->push_back(Seconds(clock_.Now()));
+      // Those after the last one would not count.
+      if (passes_ > 0 && ended + 1 < messages) MakePasses();
       GF_RETURN_IF_ERROR(comm_.Wait(tickets.front()[1]));
       tickets.pop_front();
     }
@@ -181,6 +202,9 @@ class Part {
   Communicator& comm_;
   const int peer_;
   const Clock& clock_;
+  const Pass& pass_;
+  std::uint32_t passes_ = 0;
+  double pass_seconds_ = 0;
   std::vector<std::byte> out_;
   std::vector<std::byte> in_;
 };
@@ -203,16 +227,21 @@ FlowRate RateOf(std::span<const double> seconds, double train_bytes) {
   for (const double took : seconds) sum += took;
   const std::vector<double> all(seconds.begin(), seconds.end());
   return {rate(sum / static_cast<double>(all.size())), rate(Quantile(all, 0.5)),
-          rate(Quantile(all, 0.99))};
+          rate(Quantile(all, 0.99)), 0};
 }
 
 namespace {
 
-// The leader's part of a flow. Sets the rate, and what a message took, all in
-// all.
-Status LeadFlow(Communicator& comm, int peer, const Clock& clock,
-                const Order& order, double* each, FlowRate* rate) {
-  Part part(comm, peer, clock);
+struct LedFlow {
+  FlowRate rate;
+  double message_seconds = 0;  // With all that the ranks do between trains.
+};
+
+// The leader's part of a flow.
+Result<LedFlow> LeadFlow(Communicator& comm, int peer, const Clock& clock,
+                         const Pass& pass, const Order& order) {
+  LedFlow led;
+  Part part(comm, peer, clock, pass);
   const Clock::Time begin = clock.Now();
   GF_RETURN_IF_ERROR(comm.Send(peer, kOrders, &order, sizeof(order)));
   std::vector<double> here;
@@ -223,24 +252,26 @@ Status LeadFlow(Communicator& comm, int peer, const Clock& clock,
     GF_RETURN_IF_ERROR(
         comm.Recv(peer, kReports, there.data(), there.size() * sizeof(double)));
   }
-  *each = Seconds(clock.Now() - begin) /
-          (order.warm_up + order.trains * order.messages);
+  led.message_seconds = Seconds(clock.Now() - begin) /
+                        (order.warm_up + order.trains * order.messages);
   const auto rate_of = [&](std::span<const double> seconds) {
     return RateOf(seconds.subspan(1),
                   static_cast<double>(order.message_bytes) * order.messages);
   };
-  *rate = rate_of(here.empty() ? there : here);
-  if (order.direction != Direction::kBoth) return Status();
+  led.rate = rate_of(here.empty() ? there : here);
+  if (order.direction != Direction::kBoth) return led;
+  const FlowRate own = led.rate;
   const FlowRate other = rate_of(there);
-  *rate = {(rate->mean + other.mean) / 2, (rate->p50 + other.p50) / 2,
-           (rate->p99 + other.p99) / 2};
-  return Status();
+  led.rate = {(own.mean + other.mean) / 2, (own.p50 + other.p50) / 2,
+              (own.p99 + other.p99) / 2,
+              part.pass_seconds() / (order.trains * order.messages)};
+  return led;
 }
 
 }  // namespace
 
 Result<MessageTimes> PairLeader::Latency(double seconds) {
-  Part part(comm_, peer_, clock_);
+  Part part(comm_, peer_, clock_, pass_);
   std::vector<double> times;
   std::uint32_t rounds = kPingsOfTrial;
   for (int pass = 0; pass < 2; ++pass) {
@@ -257,7 +288,7 @@ Result<MessageTimes> PairLeader::Latency(double seconds) {
 Result<MessageTimes> PairLeader::OwnWork(double seconds) {
   const Result<MessageTimes> one = Latency(seconds / 4);
   if (!one.ok()) return one.status();
-  Part part(comm_, peer_, clock_);
+  Part part(comm_, peer_, clock_, pass_);
   std::vector<double> times;
   std::uint32_t rounds = kLeastMessages;
   for (int pass = 0; pass < 2; ++pass) {
@@ -277,7 +308,7 @@ Result<MessageTimes> PairLeader::OwnWork(double seconds) {
 }
 
 Result<std::uint64_t> PairLeader::Messages(double seconds) {
-  Part part(comm_, peer_, clock_);
+  Part part(comm_, peer_, clock_, pass_);
   std::vector<double> times;
   std::uint64_t messages = 0;
   const Clock::Time end = clock_.Now() + FromSeconds(seconds);
@@ -298,6 +329,7 @@ Result<FlowRate> PairLeader::Rate(const Flow& flow) {
               .messages = 2,
               .warm_up = kWarmUp,
               .trains = 1,
+              .passes = static_cast<std::uint32_t>(flow.passes),
               .message_bytes = flow.message_bytes};
   const auto plan = [&](double share, double each) {
     const std::uint32_t messages =
@@ -309,15 +341,36 @@ Result<FlowRate> PairLeader::Rate(const Flow& flow) {
     order.messages = messages / order.trains;
     return messages > kLeastMessages;
   };
-  double each = 0;
-  FlowRate rate;
-  GF_RETURN_IF_ERROR(LeadFlow(comm_, peer_, clock_, order, &each, &rate));
-  if (plan(kShareOfTrial, each)) {
-    GF_RETURN_IF_ERROR(LeadFlow(comm_, peer_, clock_, order, &each, &rate));
+  Result<LedFlow> led = LeadFlow(comm_, peer_, clock_, pass_, order);
+  if (led.ok() && plan(kShareOfTrial, led.value().message_seconds)) {
+    led = LeadFlow(comm_, peer_, clock_, pass_, order);
   }
-  plan(1, each);
-  GF_RETURN_IF_ERROR(LeadFlow(comm_, peer_, clock_, order, &each, &rate));
-  return rate;
+  if (!led.ok()) return led.status();
+  plan(1, led.value().message_seconds);
+  led = LeadFlow(comm_, peer_, clock_, pass_, order);
+  if (!led.ok()) return led.status();
+  return led.value().rate;
+}
+
+Result<double> PairLeader::DriverSecondsPerByte(std::size_t message_bytes,
+                                                double seconds) {
+  Flow flow{.message_bytes = message_bytes,
+            .direction = Direction::kBoth,
+            .seconds = seconds / 4};
+  const Result<FlowRate> alone = Rate(flow);
+  if (!alone.ok()) return alone.status();
+  flow.passes = 1;
+  const Result<FlowRate> trial = Rate(flow);
+  if (!trial.ok()) return trial.status();
+  const auto bytes = static_cast<double>(message_bytes);
+  const double busy = kBusyTimes * bytes / alone.value().mean;
+  flow.passes = static_cast<int>(
+      std::ceil(busy / std::max(trial.value().pass_seconds, 1e-6)));
+  flow.seconds = seconds / 2;
+  const Result<FlowRate> beside = Rate(flow);
+  if (!beside.ok()) return beside.status();
+  const double own = bytes / beside.value().mean - beside.value().pass_seconds;
+  return std::max(own / bytes, 0.0);
 }
 
 Status PairLeader::End() {
@@ -325,8 +378,9 @@ Status PairLeader::End() {
   return comm_.Send(peer_, kOrders, &order, sizeof(order));
 }
 
-Status FollowPair(Communicator& comm, int leader, const Clock& clock) {
-  Part part(comm, leader, clock);
+Status FollowPair(Communicator& comm, int leader, const Clock& clock,
+                  const Pass& pass) {
+  Part part(comm, leader, clock, pass);
   while (true) {
     Order order;
     GF_RETURN_IF_ERROR(comm.Recv(leader, kOrders, &order, sizeof(order)));

@@ -2,7 +2,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "gradientflow/base/clock.h"
@@ -29,6 +31,9 @@ struct Flow {
   // How long to measure, roughly. The measurement takes at least
   // kLeastMessages messages after those for warm-up.
   double seconds = 0.5;
+  // How often the thread that drives runs the pair's Pass for each message that
+  // arrives. Only in both directions.
+  int passes = 0;
 };
 
 // Bytes per second and direction; of a flow in both directions, the mean of the
@@ -38,7 +43,11 @@ struct FlowRate {
   // At least half of the trains, and at least 99 % of them, were as fast.
   double p50 = 0;
   double p99 = 0;
+  double pass_seconds = 0;  // What Pass took of the leader, per message.
 };
+
+// What a rank computes on the thread that drives, as CSC does.
+using Pass = std::function<void()>;
 
 // Returns the rate of trains of so many bytes, each of which took so long to
 // arrive. There is at least one train.
@@ -52,9 +61,10 @@ struct MessageTimes {
 
 class PairLeader {
  public:
-  // `peer` runs FollowPair(). Both are borrowed and outlive the leader.
-  PairLeader(Communicator& comm, int peer, const Clock& clock)
-      : comm_(comm), peer_(peer), clock_(clock) {}
+  // `peer` runs FollowPair(). The first and the third are borrowed and outlive
+  // the leader.
+  PairLeader(Communicator& comm, int peer, const Clock& clock, Pass pass = {})
+      : comm_(comm), peer_(peer), clock_(clock), pass_(std::move(pass)) {}
 
   static constexpr int kLeastMessages = 12;
 
@@ -67,6 +77,10 @@ class PairLeader {
   // Returns how many this rank has sent, and got.
   Result<std::uint64_t> Messages(double seconds);
   Result<FlowRate> Rate(const Flow& flow);
+  // How long a byte that the rank sends, and one that it receives, keeps the
+  // thread that drives, which passes over memory all the time. REQUIRES a Pass.
+  Result<double> DriverSecondsPerByte(std::size_t message_bytes,
+                                      double seconds);
   // The peer returns from FollowPair().
   Status End();
 
@@ -74,8 +88,10 @@ class PairLeader {
   Communicator& comm_;
   const int peer_;
   const Clock& clock_;
+  const Pass pass_;
 };
 
-Status FollowPair(Communicator& comm, int leader, const Clock& clock);
+Status FollowPair(Communicator& comm, int leader, const Clock& clock,
+                  const Pass& pass = {});
 
 }  // namespace gradientflow

@@ -24,6 +24,7 @@ constexpr std::size_t kSizes[] = {std::size_t{32} << 10, std::size_t{256} << 10,
                                   kLarge};
 // Large messages lose to the caches if ranks share their cores.
 constexpr std::size_t kLineSizes[] = {std::size_t{256} << 10, kLarge};
+constexpr std::size_t kDriven = std::size_t{256} << 10;
 constexpr int kConnections[] = {1, 2, 4};
 constexpr int kLoadWindows = 10;
 constexpr std::size_t kInCache = std::size_t{256} << 10;
@@ -71,7 +72,12 @@ class Prober {
         options_(options),
         reopen_(reopen),
         clock_(clock),
-        hosts_(HostOfEach(comm.core().group())) {}
+        hosts_(HostOfEach(comm.core().group())),
+        workers_(
+            ComputeThreads(comm.options().compute_threads, comm.core().cores()),
+            comm.core().spin()),
+        residual_(kInMemory, workers_),
+        pass_([this] { residual_.Make(); }) {}
 
   Result<ProbeResult> Run() {
     result_.ranks = comm_.size();
@@ -105,7 +111,7 @@ class Prober {
     const double seconds = options_.seconds / 2;
     const MemoryRates rates[] = {MeasureReduce(kInMemory, seconds, clock_),
                                  MeasureReduce(kInCache, seconds, clock_),
-                                 MeasureResidual(kInMemory, seconds, clock_)};
+                                 residual_.Measure(seconds, clock_)};
     std::vector<double> slowest;
     for (const MemoryRates& rate : rates) {
       slowest.insert(slowest.end(), {rate.p50, rate.p99});
@@ -114,6 +120,7 @@ class Prober {
     result_.reduce = {slowest[0], slowest[1]};
     result_.reduce_in_cache = {slowest[2], slowest[3]};
     result_.residual = {slowest[4], slowest[5]};
+    result_.pass_elements = residual_.elements();
     return Status();
   }
 
@@ -149,6 +156,11 @@ class Prober {
     GF_RETURN_IF_ERROR(AsPairs(comm_, {first}, [&](PairLeader& leader) {
       return AtRest(leader, result);
     }));
+    // All ranks pass over their gradients at the same time.
+    GF_RETURN_IF_ERROR(AsPairs(comm_, pairs, [&](PairLeader& leader) {
+      return Assign(leader.DriverSecondsPerByte(kDriven, options_.seconds),
+                    &result->driver_seconds_per_byte);
+    }));
     if (options_.load_threads >= 0) {
       // Backward runs on all ranks at the same time.
       ComputeLoad load(LoadThreads());
@@ -171,11 +183,11 @@ class Prober {
     GF_RETURN_IF_ERROR(Barrier(comm));
     for (const HostPairs::Pair& pair : pairs) {
       if (comm.rank() == pair.leader) {
-        PairLeader leader(comm, pair.follower, clock_);
+        PairLeader leader(comm, pair.follower, clock_, pass_);
         GF_RETURN_IF_ERROR(lead(leader));
         GF_RETURN_IF_ERROR(leader.End());
       } else if (comm.rank() == pair.follower) {
-        GF_RETURN_IF_ERROR(FollowPair(comm, pair.leader, clock_));
+        GF_RETURN_IF_ERROR(FollowPair(comm, pair.leader, clock_, pass_));
       }
     }
     return Barrier(comm);
@@ -351,6 +363,9 @@ class Prober {
   const Reopen& reopen_;
   const Clock& clock_;
   const HostPairs hosts_;
+  Workers workers_;
+  ResidualPass residual_;
+  const Pass pass_;
   ProbeResult result_;
 };
 

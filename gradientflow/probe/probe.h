@@ -50,6 +50,8 @@ struct PairResult {
   // By how much threads that compute take longer for each small message that
   // the rank sends and receives meanwhile.
   MessageTimes backward_seconds_per_message;
+  // Of the thread that drives and passes over memory; see PairLeader.
+  double driver_seconds_per_byte = 0;
   std::array<FlowResult, kMostFlows> flows{};
   std::size_t flow_count = 0;
 };
@@ -80,6 +82,7 @@ struct ProbeResult {
   MemoryRates reduce;
   MemoryRates reduce_in_cache;
   MemoryRates residual;
+  std::size_t pass_elements = 0;  // That `residual` takes at a time.
 };
 
 // Makes a communicator like the first one, but with so many connections between

@@ -77,7 +77,9 @@ planner::ProbedPair PairOf(const ProbeResult& result, const PairResult& pair,
                .message_seconds = WorkOf(pair.latency, pair.own_work),
                .reduce_bytes_per_second = LevelOf(result.reduce_in_cache),
                .bandwidth = BandwidthOf(pair, /*under_load=*/false),
-               .backward_seconds_per_message = std::nullopt};
+               .backward_seconds_per_message = std::nullopt,
+               .driver_seconds_per_byte = planner::Level{
+                   pair.driver_seconds_per_byte, pair.driver_seconds_per_byte}};
   if (result.load_threads == 0) return file;
   file.loaded = planner::PairLevels{
       .latency_seconds =
@@ -87,7 +89,8 @@ planner::ProbedPair PairOf(const ProbeResult& result, const PairResult& pair,
       .reduce_bytes_per_second = LevelOf(pair.reduce_under_load),
       .bandwidth = BandwidthOf(pair, /*under_load=*/true),
       .backward_seconds_per_message =
-          LevelOf(pair.backward_seconds_per_message)};
+          LevelOf(pair.backward_seconds_per_message),
+      .driver_seconds_per_byte = std::nullopt};
   return file;
 }
 
@@ -135,6 +138,8 @@ std::string TextOf(const char* name, const ProbeResult& result,
                   {pair.backward_seconds_per_message.p50,
                    pair.backward_seconds_per_message.p99});
   }
+  text += Line("  %-34s     %8.3f ns\n", "driver per byte, beside passes",
+               1e9 * pair.driver_seconds_per_byte);
   for (std::size_t i = 0; i < pair.flow_count; ++i) {
     const FlowResult& flow = pair.flows[i];
     const char* const direction =
@@ -158,6 +163,11 @@ planner::Probe FileOf(const ProbeResult& result) {
   file.ranks_per_host = static_cast<std::size_t>(result.ranks_per_host);
   file.cores_per_host = static_cast<std::size_t>(result.cores_per_host);
   file.memory_bytes_per_second = LevelOf(result.residual, kBytesOfPass);
+  const auto seconds_at = [&](double rate) {
+    return static_cast<double>(result.pass_elements * sizeof(float)) / rate;
+  };
+  file.pass_seconds = planner::Level{seconds_at(result.residual.p50),
+                                     seconds_at(result.residual.p99)};
   if (result.inside.measured) {
     file.pairs.push_back(
         PairOf(result, result.inside, planner::PairClass::kSameHost));

@@ -9,22 +9,12 @@
 
 namespace gradientflow {
 
-namespace {
-
-// More threads than this gain nothing where memory is the limit.
-constexpr int kMostThreads = 8;
-
-int ThreadsOf(const GradientPoolArgs& args) {
-  const int wanted = args.options->compute_threads;
-  return wanted > 0 ? wanted : std::min(args.core->cores(), kMostThreads);
-}
-
-}  // namespace
-
 HostPool::HostPool(const GradientPoolArgs& args, PoolMemory memory)
     : args_(args),
       memory_(std::move(memory)),
-      workers_(ThreadsOf(args), args.core->spin()),
+      workers_(
+          ComputeThreads(args.options->compute_threads, args.core->cores()),
+          args.core->spin()),
       optimizer_(*args.layout, kernels::CpuKernels(), args.skip_lars,
                  args.options->sparsity > 0 ? args.options->chunk_elements : 0,
                  &workers_) {}

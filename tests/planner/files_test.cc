@@ -50,6 +50,8 @@ Probe SomeProbe() {
   pair.idle = SomeLevels();
   pair.loaded = SomeLevels();
   pair.loaded->backward_seconds_per_message = Level{1e-5, 1e-4};
+  pair.idle.driver_seconds_per_byte = Level{1e-9, 2e-9};
+  probe.pass_seconds = Level{1e-4, 2e-4};
   probe.pairs = {pair};
   return probe;
 }
@@ -131,6 +133,8 @@ void ExpectEveryFieldIsChecked(const std::string& text, Parse parse) {
         const bool optional = name == "note" || name == "loaded" ||
                               name == "rank_spread_fraction" ||
                               name == "backward_seconds_per_message" ||
+                              name == "driver_seconds_per_byte" ||
+                              name == "pass_seconds" ||
                               // A bandwidth may lack it, a probe may not.
                               (name == "hosts" && at.to_string() != "/hosts");
         Json without = whole;

@@ -46,6 +46,8 @@ TEST(Predict, TakesLevelsUnderLoadAndTheSlowestLine) {
   EXPECT_EQ(cluster.value().cluster.costs.across.latency_seconds, 3e-5);
   EXPECT_EQ(cluster.value().cluster.costs.across.seconds_per_byte, 1e-9);
   EXPECT_EQ(cluster.value().cluster.across_backward_seconds_per_message, 1e-5);
+  EXPECT_EQ(cluster.value().cluster.driver_seconds_per_byte, 1e-10);
+  EXPECT_EQ(cluster.value().cluster.pass_seconds, 1e-4);
   EXPECT_EQ(cluster.value().cluster.inside_backward_seconds_per_message, 0);
   ClusterOptions slow;
   slow.line_gbps = 1;

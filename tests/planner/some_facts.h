@@ -46,6 +46,8 @@ inline Probe TwoHosts() {
   across.idle = Levels(2e-5, 1.2e9);
   across.loaded = Levels(3e-5, 1e9);
   across.loaded->backward_seconds_per_message = Level{1e-5, 2e-5};
+  across.idle.driver_seconds_per_byte = Level{1e-10, 1e-10};
+  probe.pass_seconds = Level{1e-4, 2e-4};
   probe.pairs = {across};
   return probe;
 }

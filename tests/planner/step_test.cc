@@ -202,6 +202,25 @@ TEST(Step, CscPassesOverAGradientOnceItIsThere) {
               1e-9);
 }
 
+// While there is something to pass over, each of the two rounds waits for half
+// a pass, and the passes get what the wire leaves of the thread that drives.
+TEST(Step, CscPassesAndTheWireShareTheDriver) {
+  Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});
+  cluster.memory_bytes_per_second = 80000;
+  cluster.pass_seconds = 0.1;
+  const Exchange csc = EverySecondChunk();
+  // The second message starts at 2.2 s and takes 0.5 s, or 0.6 s beside passes.
+  // 24000 bytes are passed over until 2.5 s, when half of it is done.
+  EXPECT_NEAR(StepOf(TwoTensors(), csc, cluster).terms.csc,
+              0.2 + 0.05 + 0.1 + 16e-4, 1e-9);
+  // It sends 4000 bytes, which keep the driver for 0.2 of these 0.6 s, so
+  // passes get 2/3 of it, and end at 2.65 s; by then 3/4 of the message is
+  // done.
+  cluster.driver_seconds_per_byte = 5e-5;
+  EXPECT_NEAR(StepOf(TwoTensors(), csc, cluster).terms.csc,
+              0.2 + 0.075 + 0.1 + 16e-4, 1e-9);
+}
+
 // 16 bytes for each element that is sent, 12 for each that is kept; of a pool
 // of 16 bits 12 and 10.
 TEST(Step, CscPassesOverGradientsAndTheirResiduals) {
@@ -209,14 +228,15 @@ TEST(Step, CscPassesOverGradientsAndTheirResiduals) {
   for (const bool half : {false, true}) {
     workload.pool_element_bytes = half ? 2 : 4;
     const auto bucketings = BucketingsOf(workload, EverySecondChunk());
-    ASSERT_EQ(bucketings[0].passes.size(), 2U);
-    const auto& all = bucketings[0].passes;
-    const auto& own = bucketings[0].messages[1].passes;
-    EXPECT_EQ(all[0].bytes, half ? 12000 : 16000);
-    EXPECT_EQ(all[1].bytes, half ? 32000 : 40000);
-    ASSERT_EQ(own.size(), 1U);
-    EXPECT_EQ(own[0].bytes, half ? 12000 : 16000);
-    EXPECT_EQ(own[0].ready_seconds, 2);
+    ASSERT_EQ(bucketings[0].kept.size(), 1U);
+    EXPECT_EQ(bucketings[0].kept[0].bytes, half ? 20000 : 24000);
+    EXPECT_EQ(bucketings[0].kept[0].ready_seconds, 2);
+    ASSERT_EQ(bucketings[0].sent.size(), 2U);
+    EXPECT_EQ(bucketings[0].messages[0].passes_end, 1U);
+    EXPECT_EQ(bucketings[0].messages[1].passes_end, 2U);
+    const Pass& own = bucketings[0].sent[1];
+    EXPECT_EQ(own.bytes, half ? 12000 : 16000);
+    EXPECT_EQ(own.ready_seconds, 2);
   }
 }
 

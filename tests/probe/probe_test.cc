@@ -46,11 +46,12 @@ TEST(Pair, TakesTimesFromItsClock) {
   job.size = 2;
   RunRanks(job, [](Communicator& comm) {
     const CountingClock clock;
+    const Pass pass = [] {};
     if (comm.rank() == 1) {
-      EXPECT_TRUE(FollowPair(comm, 0, clock).ok());
+      EXPECT_TRUE(FollowPair(comm, 0, clock, pass).ok());
       return;
     }
-    PairLeader leader(comm, 1, clock);
+    PairLeader leader(comm, 1, clock, pass);
     // One look before the message, and one after the answer.
     const auto latency = leader.Latency(kShort);
     ASSERT_TRUE(latency.ok()) << latency.status().message();
@@ -66,6 +67,11 @@ TEST(Pair, TakesTimesFromItsClock) {
       EXPECT_NEAR(rate.value().p50, 4096e3, 1);
       EXPECT_NEAR(rate.value().p99, 4096e3, 1);
     }
+    // In a train of four messages there is one look for each, and two for each
+    // pass between them, of which the second one shows that it took 1 ms.
+    const auto driver = leader.DriverSecondsPerByte(4096, kShort);
+    ASSERT_TRUE(driver.ok()) << driver.status().message();
+    EXPECT_NEAR(driver.value(), (4e-3 + 3 * 2e-3 - 3 * 1e-3) / 4 / 4096, 1e-12);
     // Whole rounds, each of which takes a look or more.
     const auto messages = leader.Messages(kShort);
     ASSERT_TRUE(messages.ok()) << messages.status().message();
@@ -114,8 +120,10 @@ TEST(ComputeLoad, WorksUntilItEnds) {
 
 TEST(Memory, HasRatesOfWhichMostAreAsFastAsTheSlowest) {
   const SteadyClock clock;
+  Workers workers(2, std::chrono::nanoseconds(0));
+  ResidualPass residual(4 << 20, workers);
   for (const MemoryRates& rates : {MeasureReduce(1 << 16, kShort, clock),
-                                   MeasureResidual(1 << 16, kShort, clock)}) {
+                                   residual.Measure(kShort, clock)}) {
     EXPECT_GT(rates.p99, 0);
     EXPECT_GE(rates.p50, rates.p99);
   }
@@ -182,6 +190,9 @@ TEST(Probe, MeasuresAtRestOnlyIfAskedTo) {
   ASSERT_EQ(file.pairs.size(), 1U);
   ExpectMeasured(file.pairs[0].idle);
   EXPECT_FALSE(file.pairs[0].loaded.has_value());
+  EXPECT_TRUE(file.pairs[0].idle.driver_seconds_per_byte.has_value());
+  ASSERT_TRUE(file.pass_seconds.has_value());
+  EXPECT_GT(file.pass_seconds->p50, 0);
 }
 
 // Two ranks per host: ranks 0 and 1, 2 and 3.

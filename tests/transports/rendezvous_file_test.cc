@@ -173,6 +173,8 @@ TEST_F(StaleFiles, DoNotStandInForAMissingRank) {
     EXPECT_EQ(result.status().code(), StatusCode::kDeadlineExceeded);
     EXPECT_TRUE(Says(result, "ranks 2 of 3 did not"))
         << result.status().ToString();
+    EXPECT_TRUE(Says(result, "rank 2's file is of"));
+    EXPECT_TRUE(Says(result, "dead or of an earlier run"));
   }
 }
 

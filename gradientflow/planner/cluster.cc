@@ -213,9 +213,6 @@ void AddAcross(const ProbedPair& pair, const std::vector<Host>& hosts,
     cluster.alone->across.seconds_per_byte = 1 / slowest.one.loaded;
   }
   cluster.across_backward_seconds_per_message = HostWorkOf(pair);
-  if (const auto& driver = pair.idle.driver_seconds_per_byte) {
-    cluster.driver_seconds_per_byte = driver->p50;
-  }
   planned->extrapolated.load = !pair.loaded;
 }
 
@@ -248,6 +245,10 @@ Result<PlannedCluster> ClusterFromProbe(const Probe& probe,
   cluster.costs = TypicalCostModel(cluster.hosts_share_memory);
   if (inside != nullptr) AddInside(*inside, &cluster);
   if (across != nullptr) AddAcross(*across, hosts.value(), &planned);
+  const ProbedPair* const used = cluster.hosts() > 1 ? across : inside;
+  if (used != nullptr && used->idle.driver_seconds_per_byte) {
+    cluster.driver_seconds_per_byte = used->idle.driver_seconds_per_byte->p50;
+  }
   planned.extrapolated.inside = inside == nullptr && per_host > 1;
   planned.extrapolated.ranks_per_host = per_host > probe.ranks_per_host;
   planned.extrapolated.ranks = static_cast<std::size_t>(options.ranks) >

@@ -48,6 +48,15 @@ TEST(Predict, TakesLevelsUnderLoadAndTheSlowestLine) {
   EXPECT_EQ(cluster.value().cluster.across_backward_seconds_per_message, 1e-5);
   EXPECT_EQ(cluster.value().cluster.driver_seconds_per_byte, 1e-10);
   EXPECT_EQ(cluster.value().cluster.pass_seconds, 1e-4);
+  // Within one host, that of its own pairs counts.
+  Probe both = TwoHosts();
+  both.pairs.push_back(both.pairs.front());
+  both.pairs.back().pair_class = PairClass::kSameHost;
+  both.pairs.back().idle.driver_seconds_per_byte = Level{2e-10, 2e-10};
+  ClusterOptions one_host;
+  one_host.ranks_per_host = 2;
+  const auto together = ClusterFromProbe(both, one_host);
+  EXPECT_EQ(together.value().cluster.driver_seconds_per_byte, 2e-10);
   EXPECT_EQ(cluster.value().cluster.inside_backward_seconds_per_message, 0);
   ClusterOptions slow;
   slow.line_gbps = 1;

@@ -37,6 +37,19 @@ TEST_F(HostileRdma, AnHonestPeerIsServed) {
   peer_.Settle();
   ASSERT_EQ(peer_.owner.received.size(), 3U);
   EXPECT_TRUE(Intact(peer_.owner.received[2]));
+  // The frame of the next message tells of the piece as well.
+  peer_.LongHeader(9, pattern.size(), 2);
+  peer_.Settle();
+  std::memcpy(&peer_.end->memory()[ScriptedPeer::kStageAt], pattern.data(),
+              pattern.size());
+  peer_.Write(peer_.GrantAt(2, 1).there, pattern.size(), {});
+  peer_.Frame(10, 100, 2, MessageKind::kData, /*filled=*/true);
+  peer_.Settle();
+  ASSERT_EQ(peer_.owner.received.size(), 5U);
+  EXPECT_TRUE(Intact(peer_.owner.received[3]));
+  EXPECT_EQ(peer_.owner.received[3].header.tag, 9U);
+  EXPECT_TRUE(Intact(peer_.owner.received[4]));
+  EXPECT_EQ(peer_.owner.received[4].header.tag, 10U);
   peer_.ExpectAllFree();
 }
 
@@ -83,6 +96,12 @@ TEST_F(HostileRdma, AFrameInTheMiddleOfALongMessage) {
 TEST_F(HostileRdma, APieceThatNoGrantWasGivenFor) {
   peer_.Piece(4);
   peer_.ExpectEnded(StatusCode::kDataLoss, "filled a grant in lane 4");
+}
+
+TEST_F(HostileRdma, AFrameAfterAPieceThatNoGrantWasGivenFor) {
+  peer_.Frame(1, 10, 4, MessageKind::kData, /*filled=*/true);
+  peer_.ExpectEnded(StatusCode::kDataLoss, "filled a grant in lane 4");
+  EXPECT_EQ(peer_.owner.messages, 0U);
 }
 
 TEST_F(HostileRdma, MorePiecesThanGrants) {
@@ -215,7 +234,8 @@ TEST_F(HostileRdma, RandomWrites) {
       const int lane = static_cast<int>(random() % kRdmaLanes);
       switch (random() % 6) {
         case 0:
-          peer.Frame(random() % 50, random() % 4000, lane);
+          peer.Frame(random() % 50, random() % 4000, lane, MessageKind::kData,
+                     random() % 4 == 0);
           break;
         case 1:
           peer.LongHeader(random() % 50, 4057 + random() % 600000, lane);

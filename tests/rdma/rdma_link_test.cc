@@ -19,6 +19,37 @@ class RdmaLinkTest : public ::testing::Test {
   ScriptedPeer peer_;
 };
 
+// ---- Streams
+
+TEST_F(RdmaLinkTest, TheNextFrameTellsOfTheLastPieceOfAMessage) {
+  const auto grant = [&](int place) {
+    peer_.GiveGrant(2, place,
+                    {{peer_.end->At(0), peer_.end->region()->rkey}, 20000});
+    peer_.Settle();
+    return peer_.Numbers();
+  };
+  owner().Send(1, 1, 20000, 2);
+  owner().Send(1, 2, 20000, 2);
+  owner().Send(1, 3, 10, 2);
+  peer_.Settle();
+  ASSERT_EQ(peer_.Numbers().size(), 1U);
+  for (int message = 0; message < 2; ++message) {
+    const auto numbers = grant(message);
+    ASSERT_EQ(numbers.size(), 1U);
+    EXPECT_EQ(numbers[0].kind, ImmediateKind::kFrame);
+    EXPECT_TRUE(numbers[0].filled);
+    EXPECT_EQ(numbers[0].lane, 2);
+  }
+  // Nothing waits behind the last one.
+  owner().Send(1, 4, 20000, 2);
+  peer_.Settle();
+  ASSERT_EQ(peer_.Numbers().size(), 1U);
+  const auto numbers = grant(0);
+  ASSERT_EQ(numbers.size(), 1U);
+  EXPECT_EQ(numbers[0].kind, ImmediateKind::kPiece);
+  EXPECT_EQ(owner().sent.size(), 4U);
+}
+
 // ---- Control messages
 
 // The owner has one place for them, to which both ways would write.

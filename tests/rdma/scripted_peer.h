@@ -222,8 +222,9 @@ class ScriptedPeer {
     while (fake.Pending() > 0) fake.Step();
     end->Poll();
   }
+  // `filled`: a piece was written before.
   void WriteFrame(const Header& header, std::size_t payload_bytes, int lane,
-                  std::optional<std::size_t> bytes = {}) {
+                  std::optional<std::size_t> bytes = {}, bool filled = false) {
     const auto encoded = EncodeHeader(header);
     std::memcpy(&end->memory()[kStageAt], encoded.data(), encoded.size());
     const auto pattern = Pattern(header.tag, payload_bytes);
@@ -231,17 +232,18 @@ class ScriptedPeer {
                 pattern.size());
     Immediate immediate;
     immediate.lane = lane;
+    immediate.filled = filled;
     Write(offer.ring.At((frames++ % kRingSlots) * kRingSlotBytes),
           bytes.value_or(encoded.size() + payload_bytes), Encode(immediate));
   }
   // A message that fits in the ring.
   void Frame(std::uint64_t tag, std::size_t bytes, int lane = 1,
-             MessageKind kind = MessageKind::kData) {
+             MessageKind kind = MessageKind::kData, bool filled = false) {
     Header header;
     header.kind = kind;
     header.tag = tag;
     header.payload_bytes = bytes;
-    WriteFrame(header, bytes, lane);
+    WriteFrame(header, bytes, lane, {}, filled);
   }
   // The header of one that does not.
   void LongHeader(std::uint64_t tag, std::size_t bytes, int lane = 1) {
@@ -276,6 +278,16 @@ class ScriptedPeer {
               static_cast<std::size_t>(lane * kGrantsPerLane + place) *
               kGrantBytes),
           kGrantBytes, Encode(immediate));
+  }
+  // The immediate numbers that have come since the last call, or since this
+  // peer has written.
+  std::vector<Immediate> Numbers() {
+    std::vector<Immediate> numbers;
+    for (const ibv_wc& wc : end->Poll()) {
+      if (wc.opcode != IBV_WC_RECV_RDMA_WITH_IMM) continue;
+      numbers.push_back(DecodeImmediate(ntohl(wc.imm_data)).value());
+    }
+    return numbers;
   }
   // The grant that the link has written for the lane's `place`.
   Grant GrantAt(int lane, int place) {

@@ -22,12 +22,12 @@ namespace {
 constexpr int kKindShift = 30;
 constexpr int kLaneShift = 26;
 constexpr int kCreditsShift = 18;
-constexpr std::uint32_t kGrantBit = 1U << 17;
-constexpr std::uint32_t kUnused = kGrantBit - 1;
+constexpr std::uint32_t kMoreBit = 1U << 17;  // Grant, or filled.
+constexpr std::uint32_t kUnused = kMoreBit - 1;
 static_assert(kRdmaLanes <= 16 && kRingSlots < 256 &&
               kKindShift == kNoticeBits);
 
-constexpr std::uint8_t kVersion = 1;
+constexpr std::uint8_t kVersion = 2;
 constexpr std::size_t kMostTextBytes = 1024;
 constexpr std::size_t kGidBytes = 16;
 
@@ -129,7 +129,7 @@ std::uint32_t Encode(const Immediate& immediate) {
   return static_cast<std::uint32_t>(immediate.kind) << kKindShift |
          static_cast<std::uint32_t>(immediate.lane) << kLaneShift |
          static_cast<std::uint32_t>(immediate.credits) << kCreditsShift |
-         (immediate.grant ? kGrantBit : 0);
+         (immediate.grant || immediate.filled ? kMoreBit : 0);
 }
 
 Result<Immediate> DecodeImmediate(std::uint32_t number) {
@@ -141,10 +141,12 @@ Result<Immediate> DecodeImmediate(std::uint32_t number) {
   }
   immediate.lane = static_cast<int>(number >> kLaneShift & 0xF);
   immediate.credits = static_cast<int>(number >> kCreditsShift & 0xFF);
-  immediate.grant = (number & kGrantBit) != 0;
+  const bool more = (number & kMoreBit) != 0;
+  immediate.grant = more && immediate.kind == ImmediateKind::kGrant;
+  immediate.filled = more && immediate.kind == ImmediateKind::kFrame;
   if (immediate.lane < kRdmaLanes && immediate.credits <= kRingSlots &&
       (number & kUnused) == 0 &&
-      (!immediate.grant || immediate.kind == ImmediateKind::kGrant)) {
+      (!more || immediate.kind != ImmediateKind::kPiece)) {
     return immediate;
   }
   return Status(

@@ -22,7 +22,8 @@
 //
 // Over the queue pair, each with an immediate number:
 //   frame     header and payload, or the header of a message that is too long
-//             for the ring: written into the next slot of the peer's ring
+//             for the ring: written into the next slot of the peer's ring. It
+//             may tell of the piece before it, too
 //   grant     where the peer may write a piece of such a message; or credits
 //             alone
 //   piece     a piece of it has been written
@@ -55,7 +56,7 @@ inline constexpr int kImmediatesWithoutNotices =
     kRingSlots + 2 * kGrantsPerLane * kRdmaLanes + 4;
 
 // -- Immediate numbers ------------------------------------------------------
-//   kind (2) | lane (4) | credits (8) | grant (1) | 0 (17)
+//   kind (2) | lane (4) | credits (8) | grant or filled (1) | 0 (17)
 //   kind (2) | notice (30)
 inline constexpr std::uint32_t kNoticeMask = (1U << kNoticeBits) - 1;
 enum class ImmediateKind : std::uint8_t { kFrame, kPiece, kGrant, kPlaced };
@@ -64,6 +65,8 @@ struct Immediate {
   int lane = 0;
   int credits = 0;     // Slots of the ring that its reader has freed.
   bool grant = false;  // Otherwise a kGrant has credits alone.
+  // Of a kFrame: a piece, the lane's oldest, has been written before it.
+  bool filled = false;
   std::uint32_t notice = 0;
 };
 std::uint32_t Encode(const Immediate& immediate);

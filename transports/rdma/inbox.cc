@@ -20,7 +20,11 @@ constexpr std::uint64_t kMostGranted = std::uint64_t{1} << 30;
 
 }  // namespace
 
-Status Inbox::OnFrame(int index, std::uint32_t bytes) {
+Status Inbox::OnFrame(int index, std::uint32_t bytes, bool filled) {
+  if (filled) {
+    GF_RETURN_IF_ERROR(OnPiece(index));
+    if (closed_) return Status();
+  }
   const std::byte* const frame =
       args_.ring +
       static_cast<std::size_t>(frames_++ % kRingSlots) * kRingSlotBytes;

@@ -46,8 +46,9 @@ class Inbox {
   // Where the peer reads grants.
   void SetPeer(RemotePlace grants) { peer_grants_ = grants; }
 
-  // The peer's next frame is in the ring.
-  Status OnFrame(int lane, std::uint32_t bytes);
+  // The peer's next frame is in the ring, and if `filled`, what OnPiece() tells
+  // came before it.
+  Status OnFrame(int lane, std::uint32_t bytes, bool filled);
   // The oldest grant of the lane has been filled.
   Status OnPiece(int lane);
   void Resume(int lane);

@@ -120,15 +120,18 @@ void Outbox::WritePut(std::span<const ConstBufferView> pieces,
 bool Outbox::PushLane(int index, std::size_t* budget) {
   Lane& lane = lanes_[static_cast<std::size_t>(index)];
   bool moved = false;
-  while (!lane.queue.empty() && *budget > 0) {
+  while (!lane.queue.empty() && (*budget > 0 || lane.framed)) {
     const OutMessage& first = lane.queue.front();
     if (!lane.asked) {
-      if (frames_ - freed_ == kRingSlots) return moved;
-      if (args_.pair->room() == 0) {
-        needs_room_ = true;
-        return moved;
+      if (!lane.framed) {
+        if (!RingHasRoom()) return moved;
+        if (args_.pair->room() == 0) {
+          needs_room_ = true;
+          return moved;
+        }
+        WriteFrame(index, first, /*filled=*/false);
       }
-      WriteFrame(index, first);
+      lane.framed = false;
       moved = true;
       if (!IsLong(first)) {
         *budget -= std::min<std::size_t>(*budget, kRingSlotBytes);
@@ -154,7 +157,9 @@ bool Outbox::PushLane(int index, std::size_t* budget) {
 
 int Outbox::TakeCredits() { return std::exchange(*args_.owed_credits, 0); }
 
-void Outbox::WriteFrame(int lane, const OutMessage& message) {
+bool Outbox::RingHasRoom() const { return frames_ - freed_ < kRingSlots; }
+
+void Outbox::WriteFrame(int lane, const OutMessage& message, bool filled) {
   const std::size_t offset =
       static_cast<std::size_t>(frames_++ % kRingSlots) * kRingSlotBytes;
   std::byte* const slot = args_.ring + offset;
@@ -180,6 +185,7 @@ void Outbox::WriteFrame(int lane, const OutMessage& message) {
   Immediate immediate;
   immediate.lane = lane;
   immediate.credits = TakeCredits();
+  immediate.filled = filled;
   write.immediate = Encode(immediate);
   args_.pair->Write(write);
 }
@@ -239,19 +245,26 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
   if (last && reached != nullptr) {
     cookie = Remember({message.done, message.header.payload_bytes});
   }
-  const bool fills = to->written + bytes == to->grant.bytes;
-  Immediate immediate;
-  immediate.kind = ImmediateKind::kPiece;
-  immediate.lane = index;
-  if (fills) immediate.credits = TakeCredits();
   QueuePair::WriteArgs data;
   data.Add(from, bytes, key);
   data.there = to->grant.there.At(to->written);
   data.cookie = cookie;
-  if (fills) {
-    WriteTold(&data, bytes, Encode(immediate));
-  } else {
+  const bool fills = to->written + bytes == to->grant.bytes;
+  if (!fills) {
     WriteData(data, bytes);
+  } else if (last && bytes > kWithImmediate && lane.queue.size() > 1 &&
+             RingHasRoom()) {
+    // The next frame tells the peer, so that a stream has a request less per
+    // message.
+    WriteData(data, bytes);
+    WriteFrame(index, lane.queue[1], /*filled=*/true);
+    lane.framed = true;
+  } else {
+    Immediate immediate;
+    immediate.kind = ImmediateKind::kPiece;
+    immediate.lane = index;
+    immediate.credits = TakeCredits();
+    WriteTold(&data, bytes, Encode(immediate));
   }
   to->written += static_cast<std::uint32_t>(bytes);
   lane.sent += bytes;

@@ -94,6 +94,7 @@ class Outbox {
   };
   struct Lane {
     GrowingQueue<OutMessage> queue;
+    bool framed = false;     // The frame of the first message is out already.
     bool asked = false;      // The header of the first, long message is out.
     std::uint64_t sent = 0;  // Bytes of it.
     std::uint64_t granted = 0;
@@ -123,7 +124,8 @@ class Outbox {
   void WritePut(std::span<const ConstBufferView> pieces,
                 const RemotePlace& there, std::uint32_t notice,
                 const Done& done);
-  void WriteFrame(int lane, const OutMessage& message);
+  bool RingHasRoom() const;
+  void WriteFrame(int lane, const OutMessage& message, bool filled);
   // Returns whether all of the first message has been written.
   bool PushPieces(int index, std::size_t* budget);
   bool WritePiece(int index, Granted* to, std::size_t* copied);

@@ -226,7 +226,7 @@ Status RdmaLink::Handle(const Immediate& immediate, std::uint32_t bytes) {
   if (!credits.ok()) return Explain(credits.code(), credits.message());
   switch (immediate.kind) {
     case ImmediateKind::kFrame:
-      return end_.inbox().OnFrame(immediate.lane, bytes);
+      return end_.inbox().OnFrame(immediate.lane, bytes, immediate.filled);
     case ImmediateKind::kPiece:
       return end_.inbox().OnPiece(immediate.lane);
     case ImmediateKind::kGrant:

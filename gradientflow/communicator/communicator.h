@@ -46,7 +46,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // Leaves the job: blocks until the peers have said good-bye too, for at most
   // 2 seconds. If calls are in flight, the job ends; their completions run on
   // this thread. Sessions share the communicator, so it lives until the last of
-  // them is gone.
+  // them is gone. REQUIRES that no call is running on another thread; Abort()
+  // ends those that wait.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -87,8 +88,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // until the call ends. Messages match by (group, peer, tag), in the order of
   // their starts. If the length differs from that of the receive, the receiver
   // gets kInvalidArgument, and neither the send nor the job is affected. A send
-  // may last until the peer receives; see design.md, 20. Tickets, completions
-  // and errors are as those of Start().
+  // of more than 2^40 bytes returns kInvalidArgument. A send may last until the
+  // peer receives (see design.md, 20), and ends with OK, too, if the peer will
+  // not: it closes the group, or leaves the job. Tickets, completions and
+  // errors are as those of Start().
   struct Message {
     GroupId group = 0;
     int peer = 0;  // StartRecv(): kAnyRank takes the first that arrives.

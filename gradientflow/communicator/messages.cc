@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gradientflow/base/str_cat.h"
+#include "transports/wire.h"
 
 namespace gradientflow {
 namespace {
@@ -15,6 +16,13 @@ Status CheckPeer(const CallGroup& group, int peer) {
   return Status(StatusCode::kInvalidArgument,
                 StrCat("peer ", peer, ": expected another rank, 0 to ",
                        group.size - 1, ", not ", group.rank));
+}
+
+Status CheckBytes(std::size_t bytes) {
+  if (bytes <= kMaxPayloadBytes) return Status();
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("message of ", bytes, " bytes: expected at most ",
+                       kMaxPayloadBytes));
 }
 
 }  // namespace
@@ -65,6 +73,7 @@ MessageId Messages::Awaited(const CallGroup& group, int peer,
 Status Messages::Send(const CallGroup& group, int peer, std::uint32_t tag,
                       ConstBufferView src, Done done) {
   GF_RETURN_IF_ERROR(CheckPeer(group, peer));
+  GF_RETURN_IF_ERROR(CheckBytes(src.bytes));
   fabric_.Send(group.FabricRank(peer), Next(&sent_, group, peer, tag), src, {},
                Track(done));
   return Status();

@@ -16,10 +16,11 @@ struct WatchdogOptions {
   Logger* logger = nullptr;  // Borrowed; outlives the watchdog.
 };
 
-// Makes sure that no wait lasts for ever, and that unused memory is given back.
-// It reports a stall, with the ranks that are awaited and what each of them
-// says it is doing. It ends the job if the calls of some group, or all calls,
-// make no progress for too long. (The fabric finds processes that are dead or
+// Makes sure that no job stands still for ever, and that unused memory is given
+// back. It reports a stall, with the ranks that are awaited and what each of
+// them says it is doing. It ends the job if the collectives of some group, or
+// all calls, make no progress for too long; a receive whose message does not
+// come may wait while others move. (The fabric finds processes that are dead or
 // silent.) NOT thread-safe: the driving thread ticks.
 class Watchdog {
  public:

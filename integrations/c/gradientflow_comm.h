@@ -16,7 +16,8 @@ extern "C" {
  * NULL. */
 GF_API gf_status gf_comm_open(const gf_options*, gf_comm** out);
 /* Once the sessions on it are closed too, this rank leaves the job, which may
- * take 2 seconds. Must not be called in a gf_done. */
+ * take 2 seconds. Must not be called in a gf_done, nor while a call is running
+ * on another thread: gf_comm_abort() ends those that wait. */
 GF_API void gf_comm_close(gf_comm*);
 
 /* Free. Both return -1 if the handle is null. */
@@ -115,8 +116,10 @@ GF_API gf_status gf_comm_start(gf_comm*, const gf_call*, gf_done done,
 enum { GF_ANY_RANK = -1 };
 /* Messages match by (group, peer, tag), in order. If the receiver's length
  * differs from the sender's, the receive ends with GF_INVALID_ARGUMENT, and
- * nothing else is affected. A send may last until the peer receives. `done`,
- * `user` and `ticket` are as for gf_comm_start(). Host memory only. */
+ * nothing else is affected. A message has at most 2^40 bytes. A send may last
+ * until the peer receives, and ends with GF_OK, too, if the peer will not: it
+ * closes the group, or leaves the job. `done`, `user` and `ticket` are as for
+ * gf_comm_start(). Host memory only. */
 GF_API gf_status gf_comm_send_start(gf_comm*, uint32_t group, const void* data,
                                     size_t bytes, int32_t peer, uint32_t tag,
                                     gf_done done, void* user, uint64_t* ticket);

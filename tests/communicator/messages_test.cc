@@ -17,6 +17,7 @@
 #include "tests/transports/fabric_ranks.h"
 #include "transports/fabric.h"
 #include "transports/link_source.h"
+#include "transports/wire.h"
 
 // Which receive gets which message, and what becomes of those that get none.
 namespace gradientflow::testing {
@@ -169,6 +170,32 @@ TEST_F(MessagesTest, WithAPeerThatIsNoOtherRankAreRefused) {
   Poll();
   EXPECT_EQ(ended.times, 0);
   EXPECT_EQ(at(0).in_flight(), 0U);
+}
+
+// A length below 0, as a size_t, among them.
+TEST_F(MessagesTest, OfMoreBytesThanAHeaderMayNameAreRefused) {
+  char byte = 0;
+  Ending ended;
+  for (const std::size_t bytes :
+       {kMaxPayloadBytes + 1, SIZE_MAX - 256, SIZE_MAX - 255, SIZE_MAX}) {
+    const Status refused = at(0).Send(
+        group(0), 1, 1, {reinterpret_cast<const std::byte*>(&byte), bytes, {}},
+        ended.done());
+    EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument) << bytes;
+    EXPECT_NE(refused.message().find("expected at most 1099511627776"),
+              std::string::npos)
+        << refused.message();
+  }
+  Poll();
+  EXPECT_EQ(ended.times, 0);
+  EXPECT_EQ(at(0).in_flight(), 0U);
+  // The next one has the number of the first.
+  Send(0, 1, 1, "hello");
+  std::string text(5, '?');
+  EXPECT_TRUE(
+      at(1).Recv(group(1), 0, 1, Room(&text), nullptr, ended.done()).ok());
+  Poll();
+  EXPECT_EQ(text, "hello");
 }
 
 TEST_F(MessagesTest, ThatWaitForAnyRankFailWithTheJob) {

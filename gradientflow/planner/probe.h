@@ -53,7 +53,8 @@ struct Probe {
   std::size_t ranks_per_host = 1;
   std::size_t cores_per_host = 1;
   Level memory_bytes_per_second;  // Bytes read plus bytes written, one rank.
-  // Of CSC, between which the wire is served; see csc/pass_size.h.
+  // What one of CSC's passes takes, after which the wire is served; see
+  // csc/pass_size.h.
   std::optional<Level> pass_seconds;
   std::vector<ProbedPair> pairs;  // At most one of each class.
 };

@@ -45,7 +45,7 @@ struct Pass {
 struct Message {
   double bytes = 0;          // On the wire.
   double ready_seconds = 0;  // When its last gradient is written.
-  // Of CSC: so many of Bucketing::sent are made before it can be sent.
+  // With CSC: it can be sent once this many passes of Bucketing::sent are made.
   std::size_t passes_end = 0;
 };
 

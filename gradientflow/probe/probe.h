@@ -50,7 +50,8 @@ struct PairResult {
   // By how much threads that compute take longer for each small message that
   // the rank sends and receives meanwhile.
   MessageTimes backward_seconds_per_message;
-  // Of the thread that drives and passes over memory; see PairLeader.
+  // How long a byte keeps the thread that drives, while that thread also passes
+  // over memory; see PairLeader.
   double driver_seconds_per_byte = 0;
   std::array<FlowResult, kMostFlows> flows{};
   std::size_t flow_count = 0;

@@ -65,7 +65,8 @@ struct Immediate {
   int lane = 0;
   int credits = 0;     // Slots of the ring that its reader has freed.
   bool grant = false;  // Otherwise a kGrant has credits alone.
-  // Of a kFrame: a piece, the lane's oldest, has been written before it.
+  // In a kFrame: the lane's oldest grant was filled before the frame was
+  // written.
   bool filled = false;
   std::uint32_t notice = 0;
 };

@@ -79,9 +79,9 @@ std::vector<Disagreement> Disagreements() {
   };
 }
 
-// The time-out is an end that these tests expect, however early it comes: two
-// ticks are enough.
-constexpr double kTimeOutSeconds = 0.2;
+// The time-out is an end that these tests expect, but ranks must not meet it
+// while they open: on a busy machine they stand still for a fifth of a second.
+constexpr double kTimeOutSeconds = 1;
 
 class WrongCalls : public ::testing::TestWithParam<std::tuple<Over, int>> {};
 

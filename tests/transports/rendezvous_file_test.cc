@@ -281,13 +281,37 @@ TEST_F(RendezvousFile, OfTwoThatClaimARankTheEarlierIsLeftOut) {
   ASSERT_TRUE(results[0].ok()) << results[0].status().ToString();
   EXPECT_EQ(results[0].value(), AllCards(2));
   // Rank 0 may have met the first before the second came.
-  ASSERT_NE(stale[0].ok(), results[1].ok());
+  ASSERT_NE(stale[0].ok(), results[1].ok())
+      << "first: " << stale[0].status().ToString()
+      << "; second: " << results[1].status().ToString();
   if (stale[0].ok()) return;
   EXPECT_EQ(stale[0].status().code(), StatusCode::kInvalidArgument);
   EXPECT_TRUE(Says(stale[0], "rank 1 is claimed twice: by process") &&
               Says(stale[0], "and, later, by "))
       << stale[0].status().ToString();
   EXPECT_EQ(Files(), 0u);
+}
+
+// Whoever is counted on learns that all have met, whatever the others do to the
+// files meanwhile.
+TEST_F(RendezvousFile, OfManyThatClaimARankOneMeets) {
+  constexpr int kRounds = 20;
+  for (int round = 0; round < kRounds; ++round) {
+    std::vector<RendezvousOptions> all = {Rank(0, 2)};
+    all.resize(6, Rank(1, 2, milliseconds(500)));
+    const std::vector<Cards> results = Meet(all);
+    EXPECT_TRUE(results[0].ok()) << results[0].status().ToString();
+    std::string losers;
+    int met = -1;  // Rank 0 has, too.
+    for (const Cards& cards : results) {
+      if (cards.ok()) {
+        ++met;
+      } else {
+        losers += cards.status().ToString() + "\n";
+      }
+    }
+    ASSERT_EQ(met, 1) << losers;
+  }
 }
 
 // Rank 1 is the test, and reads the end of a meeting when rank 0 has long left.

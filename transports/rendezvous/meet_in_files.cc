@@ -64,6 +64,9 @@ Meeting::Answer Meeting::FollowStep() {
   SeeJoin(0);
   const Status zero = CheckAlive(0);
   SeeVerdict();
+  if (!acked_.empty() && directory_.Read("go", FrameType::kGo) == acked_) {
+    return std::move(cards_);
+  }
   // Rank 0 may already count on a process that has acknowledged its verdict. So
   // that process gives way to a later claimant only when rank 0 has, which then
   // writes another verdict.
@@ -82,9 +85,6 @@ Meeting::Answer Meeting::FollowStep() {
     GF_RETURN_IF_ERROR(
         directory_.Write(Named("ack", rank()), FrameType::kAck, acked_));
   }
-  if (!acked_.empty() && directory_.Read("go", FrameType::kGo) == acked_) {
-    return std::move(cards_);
-  }
   if (!zero.ok()) {
     TellLateRanks(zero);
     return zero;
@@ -95,6 +95,15 @@ Meeting::Answer Meeting::FollowStep() {
   return Status(StatusCode::kDeadlineExceeded,
                 StrCat("rendezvous in ", directory_.path(), ": rank ", rank(),
                        " joined, but had no word from rank 0 in time"));
+}
+
+// An earlier process with this rank may have overwritten the ack: it had read
+// its own verdict, but was slow.
+void Meeting::KeepAck() {
+  if (acked_.empty() || !verdict_is_ours_ || !CheckClaim().ok()) return;
+  const std::string name = Named("ack", rank());
+  if (directory_.Read(name, FrameType::kAck) == acked_) return;
+  static_cast<void>(directory_.Write(name, FrameType::kAck, acked_));
 }
 
 // All times are of the file system's clock: hosts' clocks may differ.
@@ -232,6 +241,7 @@ Result<std::vector<std::string>> Meeting::Run(const std::string& my_card) {
       look_at = now + kLookEvery;
       if (nap > kFirstNap) directory_.Refresh();
       if (Status over = CheckOver(); !over.ok()) answer = std::move(over);
+      if (rank() != 0) KeepAck();
     }
     if (answer) {
       if (!answer->ok()) SeenByThisProcess().Add(rank(), zero_);

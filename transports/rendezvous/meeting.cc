@@ -130,7 +130,15 @@ bool Meeting::IsLast() {
   std::vector<int> dead;
   for (int r = 0; r < size(); ++r) {
     SeeJoin(r);
-    if (!joined(r).entry || HasLeft(r)) continue;
+    if (!joined(r).entry) continue;
+    if (HasLeft(r)) {
+      // Another process has claimed its rank. As long as its ack is there, it
+      // may still have to read that all have met.
+      if (directory_.Read(Named("ack", r), FrameType::kAck) == verdict_->id) {
+        return false;
+      }
+      continue;
+    }
     if (!IsGone(r)) return false;
     dead.push_back(r);
   }
@@ -232,11 +240,11 @@ void Meeting::Renew(Clock::Time now) {
 // For ranks other than 0: takes a verdict that concerns this process.
 void Meeting::SeeVerdict() {
   Frame frame;
-  if (directory_.Read("verdict", &verdict_version_, &frame) !=
-      Directory::Look::kRead) {
-    return;
-  }
+  const Directory::Look look =
+      directory_.Read("verdict", &verdict_version_, &frame);
+  if (look == Directory::Look::kSame) return;
   verdict_is_ours_ = false;
+  if (look != Directory::Look::kRead) return;
   if (frame.type != FrameType::kIntroduction &&
       frame.type != FrameType::kFailed) {
     return;

@@ -25,7 +25,9 @@
 //            rank 0's nonce, and why
 //
 // So nothing that an earlier run left behind can count. A rank that finds its
-// join.r overwritten leaves: of two processes with one rank, the later counts.
+// join.r overwritten leaves: of two processes with one rank, the later counts,
+// unless rank 0 has written `go` for the earlier. Both write the same ack.r, so
+// a rank writes its own again where it finds another.
 //
 // Ranks of one host see each other's processes. The others lock their join.r,
 // which the kernel unlocks as a process ends. On a file system whose locks
@@ -144,6 +146,8 @@ class Meeting {
 
   Answer FollowStep();
   Answer LeadStep();
+  // Writes this rank's ack.r again if another process has overwritten it.
+  void KeepAck();
   // Returns why the job was over before this rank joined, if it was.
   Status CheckOver() const;
   // Tells that to the ranks that have not joined. REQUIRES that rank 0's join

@@ -49,7 +49,7 @@ inline constexpr int kRdmaLanes = 9;
 // Pieces of a message that may be granted at a time, so that one is written
 // while another is copied.
 inline constexpr int kGrantsPerLane = 2;
-// Immediate numbers that a peer may have sent and this rank has not taken,
+// Immediate numbers that a peer may have sent and this rank not yet taken,
 // without notices: a frame in each slot, grants and pieces of each lane, and
 // messages that only return credits, of which there is one per half a ring.
 inline constexpr int kImmediatesWithoutNotices =

@@ -50,8 +50,8 @@ Status Inbox::OnFrame(int index, std::uint32_t bytes, bool filled) {
   if (!lane.paused && lane.held.empty()) {
     GF_RETURN_IF_ERROR(Take(index, frame, bytes, &taken));
   }
-  // Its credit is owed when it has been taken, so there are never more of these
-  // than the ring has slots.
+  // Its credit is owed when it has been taken, so there are never more held
+  // frames than the ring has slots.
   if (taken || closed_) return Status();
   lane.held.emplace_back(frame, frame + bytes);
   ++held_;
@@ -97,7 +97,10 @@ Status Inbox::Take(int index, const std::byte* frame, std::size_t bytes,
   lane.paused = landing.value().paused;
   *taken = !lane.paused;
   if (lane.paused) return Status();
-  if (++*args_.owed_credits >= kMostOwedCredits) to_push_ = true;
+  if (++*args_.owed_credits >= kMostOwedCredits) {
+    to_push_ = true;
+    needs_room_ = needs_slot_ = false;  // Other lanes may still wait.
+  }
   if (is_long) {
     lane.in_message = true;
     lane.header = header.value();

@@ -46,14 +46,14 @@ class Inbox {
   // Where the peer reads grants.
   void SetPeer(RemotePlace grants) { peer_grants_ = grants; }
 
-  // The peer's next frame is in the ring, and if `filled`, what OnPiece() tells
-  // came before it.
+  // The peer's next frame is in the ring. If `filled`, the lane's oldest grant
+  // was filled before it, as for OnPiece().
   Status OnFrame(int lane, std::uint32_t bytes, bool filled);
   // The oldest grant of the lane has been filled.
   Status OnPiece(int lane);
   void Resume(int lane);
-  // Takes frames of lanes that were resumed, and gives grants and credits that
-  // lacked something before.
+  // Takes frames of lanes that were resumed, and sends grants and credits that
+  // could not be sent before.
   Status Push(bool* moved);
   bool CanMove() const;
   // Whether Push() may have something to do.

@@ -15,10 +15,10 @@ namespace {
 // What one Push() copies, so that no link starves the others.
 constexpr std::size_t kCopiedAtOnce = std::size_t{1} << 20;
 // Networks may take packets of one message by several ways, but not those of a
-// write with an immediate number. So from some packets on these are two
+// write with an immediate number. So beyond a few packets these are two
 // requests: the data, then the number.
 constexpr std::size_t kWithImmediate = std::size_t{8} << 10;
-// A work request for the data, and one for the number.
+// A work request for the data, and one for the number or for the next frame.
 constexpr int kRequestsPerPiece = 2;
 
 // What a cookie stands for, in its low bits; the rest is an index.
@@ -40,8 +40,7 @@ void Outbox::Send(int lane, const OutMessage& message) {
   lanes_[static_cast<std::size_t>(lane)].queue.push_back(message);
   Began(message.header.payload_bytes);
   ++queued_;
-  to_push_ = true;
-  needs_room_ = needs_slot_ = false;
+  MayPush();
 }
 
 void Outbox::Put(std::span<const ConstBufferView> pieces,
@@ -209,7 +208,8 @@ bool Outbox::PushPieces(int index, std::size_t* budget) {
   return true;
 }
 
-// Writes as much of a grant as goes at once. Returns false if there is no slot.
+// Writes as much of a grant as goes at once, and with the last piece of a
+// message perhaps the frame of the next. Returns false if there is no slot.
 bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
   Lane& lane = lanes_[static_cast<std::size_t>(index)];
   const OutMessage& message = lane.queue.front();
@@ -254,8 +254,8 @@ bool Outbox::WritePiece(int index, Granted* to, std::size_t* copied) {
     WriteData(data, bytes);
   } else if (last && bytes > kWithImmediate && lane.queue.size() > 1 &&
              RingHasRoom()) {
-    // The next frame tells the peer, so that a stream has a request less per
-    // message.
+    // The next frame tells the peer, so that a stream needs one request fewer
+    // per message.
     WriteData(data, bytes);
     WriteFrame(index, lane.queue[1], /*filled=*/true);
     lane.framed = true;
@@ -334,7 +334,7 @@ Status Outbox::OnCredits(int credits) {
                "at most ",
                frames_ + static_cast<std::uint64_t>(credits) - freed_));
   }
-  to_push_ |= credits > 0 && queued_ > 0;
+  if (credits > 0 && queued_ > 0) MayPush();
   return Status();
 }
 
@@ -354,7 +354,7 @@ Status Outbox::OnGrant(int index) {
   }
   lane.granted += grant.bytes;
   lane.grants.push_back({grant});
-  to_push_ = true;
+  MayPush();
   return Status();
 }
 

@@ -27,8 +27,7 @@ struct OutboxArgs {
   std::uint32_t ring_key = 0;
   const std::byte* grants = nullptr;  // Where the peer writes its grants.
   int* owed_credits = nullptr;        // Go along with what is written.
-  // By which the outbox measures how fast it is. Null if no one asks
-  // SecondsFor().
+  // With which the outbox measures its rate. Null if nobody calls SecondsFor().
   const Clock* clock = nullptr;
 };
 
@@ -84,7 +83,7 @@ class Outbox {
   void EndAll(const Status& why);
   // No completion of a Put() runs any more.
   void ForgetPuts();
-  // The same, but no completion runs any more, not even if one is running.
+  // As EndAll(), but no completion runs any more, not even if one is running.
   void DropAll();
 
  private:
@@ -94,7 +93,9 @@ class Outbox {
   };
   struct Lane {
     GrowingQueue<OutMessage> queue;
-    bool framed = false;     // The frame of the first message is out already.
+    // The frame of the first message is out already. Only between the end of
+    // the message before it and the next step of PushLane().
+    bool framed = false;
     bool asked = false;      // The header of the first, long message is out.
     std::uint64_t sent = 0;  // Bytes of it.
     std::uint64_t granted = 0;
@@ -118,6 +119,12 @@ class Outbox {
   }
   void Ended(std::size_t bytes) {
     if (args_.clock != nullptr) throughput_.Ended(bytes, args_.clock->Now());
+  }
+  // Something has come. Lanes that waited for nothing may need it, even if
+  // others still wait for room or for a slot.
+  void MayPush() {
+    to_push_ = true;
+    needs_room_ = needs_slot_ = false;
   }
   bool PushLane(int index, std::size_t* budget);
   bool PushPuts();

@@ -36,7 +36,8 @@ struct RdmaAddress {
 // NOT thread-safe.
 class QueuePair {
  public:
-  // Called from Rail::Poll() only. A callback may destroy the queue pair.
+  // A callback may destroy the queue pair. Rail::Poll() makes all of them;
+  // OnBroken() may also come from Flush() of any pair of the rail.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -58,13 +59,13 @@ class QueuePair {
           reinterpret_cast<std::uintptr_t>(data),
           static_cast<std::uint32_t>(bytes), local_key};
     }
-    // As the card wants them, so that they need only be copied; one behind the
-    // other, of which there are `count`.
+    // In the card's own format, so that they are only copied: `count` pieces,
+    // which are written one behind the other.
     std::array<ibv_sge, kMostPutPieces> pieces = {};
     int count = 0;
     RemotePlace there;  // Ignored without bytes.
     std::optional<std::uint32_t> immediate;
-    std::uint64_t cookie = 0;  // 0 if its end is not asked for.
+    std::uint64_t cookie = 0;  // 0: nobody is told when it ends.
   };
 
   // The most work requests that may be under way.

@@ -10,8 +10,8 @@
 namespace gradientflow {
 namespace {
 
-// What a rail's link spreads its choice of a rail by; most messages are about
-// as long.
+// The length for which the quickest rail is chosen; most messages are about
+// that long.
 constexpr std::size_t kUsualBytes = std::size_t{64} << 10;
 
 // The control link for all rails but the first, which owns it.

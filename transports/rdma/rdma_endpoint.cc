@@ -81,7 +81,9 @@ class Relay final : public LinkEvents {
                          header.tag, ", expected none"));
   }
   void OnMessage(int peer, int lane, const Header& header) override {
-    Find(peer, header)->OnMessage(peer, lane, header);
+    // A rail may be left out while a frame for it is still coming in.
+    RdmaLink* const link = Find(peer, header);
+    if (link != nullptr) link->OnMessage(peer, lane, header);
   }
   // What has come by any rail is taken before one of them ends all.
   void OnDown(int peer, const Status& why) override {

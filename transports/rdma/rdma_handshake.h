@@ -55,10 +55,10 @@ class RdmaHandshake {
   void Begin(RdmaEnd* end);
   // A frame of the peer has come.
   Status OnFrame(const RailFrame& frame);
-  // The peer has written something.
   bool AwaitsProbe() const {
     return outcome_ == Outcome::kPending && !probe_seen_;
   }
+  // The peer has written something.
   Status OnProbe(std::uint32_t bytes);
   // A write of this rank has arrived. Returns whether it was the probe.
   bool OnWritten() {

@@ -15,8 +15,8 @@ namespace {
 // When a queue pair is ended without a cause, the peer or its TCP connection
 // knows more about it, and says so within this time.
 constexpr std::chrono::seconds kCausePatience(1);
-// What a rank that died had written before is in the completion queue by the
-// time that the end of its TCP connection arrives.
+// What a rank that died had written before is mostly in the completion queue by
+// the time that the end of its TCP connection arrives.
 constexpr int kMostLastPolls = 1000;
 
 }  // namespace
@@ -343,6 +343,7 @@ void RdmaLink::Quit() {
 // and blame this rank's process.
 void RdmaLink::FailAndTell(const Status& why) {
   if (!control_down_) {
+    why_ = why;
     down_ = true;  // What the control link may still bring is too late.
     last_words_ = why.message().substr(0, kMaxControlBytes);
     OutMessage message;

@@ -27,9 +27,9 @@ struct RdmaLinkArgs {
   std::shared_ptr<Rail> rail;
   // Its number, if there is a link for each of several rails (RailsLink).
   std::size_t rail_number = 0;
-  // Whether it measures how fast it is, for these.
+  // Whether it measures its rate, so that RailsLink and RdmaPlaces can choose.
   bool measures = false;
-  // The link that keeps carrying the control messages. It reports its events to
+  // The link that keeps carrying messages about ranks. It reports its events to
   // this link (see LinkEvents below).
   std::unique_ptr<Link> control;
   LinkEvents* events = nullptr;  // Outlives the link.
@@ -40,7 +40,7 @@ struct RdmaLinkArgs {
 };
 
 // The connection to one peer by a queue pair, beside the TCP connection over
-// which it was set up. Control messages stay on TCP, which reports a death
+// which it was set up. Messages about ranks stay on TCP, which reports a death
 // within milliseconds; a queue pair reports it late or never:
 //
 //   pings, aborts, good-byes ─> control link

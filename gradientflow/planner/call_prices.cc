@@ -68,6 +68,19 @@ double LatencyOf(const CollectiveAlgorithm& algorithm, CallQuestion question) {
   return PredictSeconds(kAllreduce, algorithm, question);
 }
 
+// As if all messages took as long as those between hosts, where there are any:
+// the thread that drives makes passes beside each.
+double RoundsOf(const CollectiveAlgorithm& algorithm, const Cluster& cluster,
+                CallQuestion question) {
+  const double round = cluster.round_seconds();
+  if (round == 0) return 0;
+  CostModel& costs = question.model;
+  (cluster.hosts() > 1 ? costs.inside : costs.across) =
+      cluster.hosts() > 1 ? costs.across : costs.inside;
+  question.alone.reset();
+  return LatencyOf(algorithm, question) / round;
+}
+
 // What the messages of the busiest rank take from its backward. The price is
 // linear in a rank's own work per message, and has all messages of all segments
 // in it.
@@ -183,11 +196,13 @@ CallPrices::CallPrices(const Cluster& cluster, std::size_t wire_element_bytes,
           cluster.algorithm != nullptr ? cluster.algorithm : Cheapest(question);
       point.seconds = PredictSeconds(kAllreduce, *point.algorithm, question);
       point.latency_seconds = LatencyOf(*point.algorithm, question);
+      point.rounds = RoundsOf(*point.algorithm, cluster, question);
       point.host_seconds = HostWorkOf(*point.algorithm, cluster, question);
       if (pricing == Pricing::kPlayed && cluster.ranks() > 1) {
         const double factor = played.Factor(*point.algorithm, question.count);
         point.seconds *= factor;
         point.latency_seconds *= factor;
+        point.rounds *= factor;
       }
       point.latency_seconds = std::min(point.latency_seconds, point.seconds);
       points_.push_back(point);
@@ -221,6 +236,13 @@ double CallPrices::LatencySeconds(double bytes) const {
   if (place.part == 0) return from;
   const double to = points_[place.index + 1].latency_seconds;
   return std::min(from + place.part * (to - from), Seconds(bytes));
+}
+
+double CallPrices::Rounds(double bytes) const {
+  const Place place = Find(bytes);
+  const double from = points_[place.index].rounds;
+  if (place.part == 0) return from;
+  return from + place.part * (points_[place.index + 1].rounds - from);
 }
 
 double CallPrices::HostSeconds(double bytes) const {

@@ -32,6 +32,7 @@ class CallPrices {
     const CollectiveAlgorithm* algorithm = nullptr;
     // What its messages take from a backward that runs all the while.
     double host_seconds = 0;
+    double rounds = 0;  // Of messages that wait for each other.
   };
 
   // The prices of the library's own algorithms.
@@ -43,6 +44,8 @@ class CallPrices {
 
   double Seconds(double bytes) const;
   double LatencySeconds(double bytes) const;
+  // 0 if prices were measured.
+  double Rounds(double bytes) const;
   // By how much the busiest rank's messages make a backward longer that runs
   // during all of the call.
   double HostSeconds(double bytes) const;

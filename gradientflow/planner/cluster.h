@@ -31,8 +31,8 @@ struct Cluster {
   // What a pass over memory reads and writes, both together.
   double memory_bytes_per_second = std::numeric_limits<double>::infinity();
   // The thread that drives makes CSC's passes and serves the wire between two
-  // of them: how long one takes, and how long a byte that the rank sends, and
-  // one that it receives, keeps that thread.
+  // of them: how long one takes, and how long one byte sent and one byte
+  // received together keep that thread.
   double pass_seconds = 0;
   double driver_seconds_per_byte = 0;
 

@@ -25,8 +25,10 @@ class Passes {
   explicit Passes(const std::vector<Pass>& queue) : queue_(queue) {}
   bool empty() const { return next_ == queue_.size(); }
   std::size_t made() const { return next_; }
-  // When the first one is ready; never if there is none.
+  // When the first one is ready; never if there is none. One under way stays
+  // ready, whatever delays backward meanwhile.
   double ReadyAt(double delay) const {
+    if (done_ > 0) return 0;
     return empty() ? kNever : queue_[next_].ready_seconds + delay;
   }
   double SecondsLeft(double bytes_per_second) const {
@@ -90,10 +92,9 @@ class CscStep {
     const double sent = 2.0 * (ranks - 1) / ranks * message.bytes;
     driver_share_ = 0;
     stretch_ = 1;
-    const double round = cluster_.round_seconds();
-    if (seconds_ > 0 && round > 0) {
-      const double rounds = prices_.LatencySeconds(message.bytes) / round;
-      const double slowed = seconds_ + rounds * cluster_.pass_seconds / 2;
+    if (seconds_ > 0) {
+      const double waits = prices_.Rounds(message.bytes) / 2;
+      const double slowed = seconds_ + waits * cluster_.pass_seconds;
       stretch_ = slowed / seconds_;
       const double driver = sent * cluster_.driver_seconds_per_byte;
       driver_share_ = std::min(driver / slowed, 1 - kLeastShare);

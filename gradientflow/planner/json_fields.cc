@@ -15,6 +15,7 @@ using Json = nlohmann::json;
 
 // Beyond this a double no longer counts one by one.
 constexpr double kMostCount = 9007199254740992.0;
+constexpr double kMostNumber = 1e18;
 
 // What was found, in so few words that they fit into a message.
 std::string Seen(const Json& value) {
@@ -67,8 +68,9 @@ double Fields::Number(const char* name) {
   const Json* value = Find(name);
   if (value == nullptr) return 0;
   const double number = value->is_number() ? value->get<double>() : -1;
-  if (number >= 0 && std::isfinite(number)) return number;
-  Expected(name, "a number of at least 0");
+  if (number >= 0 && number <= kMostNumber) return number;
+  Expected(name,
+           number > 0 ? "a number of at most 1e18" : "a number of at least 0");
   return 0;
 }
 
@@ -129,6 +131,7 @@ Level Fields::Rate(const char* name) {
   Object(name, [&](Fields& fields) {
     level.p50 = fields.Positive("p50");
     level.p99 = fields.Positive("p99");
+    if (level.p99 < 1) fields.Expected("p99", "at least 1");
     if (level.p99 > level.p50) fields.Expected("p99", "at most p50");
   });
   return level;

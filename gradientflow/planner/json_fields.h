@@ -27,7 +27,8 @@ class Fields {
   bool IsObject(const char* name) const;
   // Whether the field is there and false, and so has been read.
   bool IsFalse(const char* name);
-  // A number of at least 0, or above 0.
+  // A number from 0 to 1e18, or above 0. What is larger is no measurement, and
+  // sums and products of several stay finite.
   double Number(const char* name);
   double Positive(const char* name);
   // A whole number of at least `least`.
@@ -35,6 +36,7 @@ class Fields {
   std::string Text(const char* name);
   Quartiles Times(const char* name);
   Level Times99(const char* name);
+  // Bytes per second, at least 1.
   Level Rate(const char* name);
   // Calls `read` with the fields of the object, or of each object of the list.
   void Object(const char* name, const std::function<void(Fields&)>& read);

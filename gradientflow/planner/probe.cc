@@ -50,7 +50,7 @@ PairLevels ReadLevels(Fields& fields, bool loaded) {
     levels.backward_seconds_per_message =
         fields.Times99("backward_seconds_per_message");
   }
-  if (fields.Has("driver_seconds_per_byte")) {
+  if (!loaded && fields.Has("driver_seconds_per_byte")) {
     levels.driver_seconds_per_byte = fields.Times99("driver_seconds_per_byte");
   }
   return levels;

@@ -35,8 +35,8 @@ struct PairLevels {
   // By how much a message that a rank sends, and one that it receives, make a
   // backward longer that runs meanwhile. Only while a backward is replayed.
   std::optional<Level> backward_seconds_per_message;
-  // How long a byte that a rank sends, and one that it receives, keeps the
-  // thread that drives, while that thread also passes over memory.
+  // How long one byte sent and one byte received together keep the thread that
+  // drives, while that thread also passes over memory. Only at rest.
   std::optional<Level> driver_seconds_per_byte;
 };
 

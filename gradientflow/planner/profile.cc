@@ -1,19 +1,32 @@
 #include "gradientflow/planner/profile.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 
 #include "gradientflow/base/dtype.h"
+#include "gradientflow/base/str_cat.h"
 #include "gradientflow/planner/json_fields.h"
 
 namespace gradientflow::planner {
 namespace {
 
+// Enough for any network whose gradients every rank has, and few enough that
+// plans of a chunk each fit into memory.
+constexpr std::size_t kMostElements = std::size_t{1} << 40;
+
 void ReadTensors(Fields& fields, Profile* profile) {
+  std::size_t all = 0;
   fields.List("tensors", [&](Fields& entry) {
     ProfiledTensor tensor;
     tensor.name = entry.Text("name");
     tensor.elements = entry.Count("elements");
+    all += std::min(tensor.elements, kMostElements + 1);
+    if (all > kMostElements) {
+      entry.Expected("elements",
+                     StrCat("at most ", kMostElements, " in all tensors"));
+    }
     tensor.ready_seconds = entry.Times("ready_seconds");
     profile->tensors.push_back(std::move(tensor));
   });

@@ -19,8 +19,8 @@ struct Traffic {
   double after(double backward) const { return exposed(backward) + delay; }
 };
 
-// By how much a call makes backward longer that takes `seconds` and begins
-// `under` seconds before backward would end; `host_seconds` if all of it is
+// By how much a call that takes `seconds` and begins `under` seconds before
+// backward would end makes backward longer; `host_seconds` if all of it is
 // under backward. Its messages are spread over all of it, so those that are
 // sent after backward take nothing from it; what they take from it keeps it
 // beside the call for longer.

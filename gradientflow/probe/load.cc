@@ -127,7 +127,7 @@ ResidualPass::ResidualPass(std::size_t bytes, Workers& workers)
     : chunk_elements_(Options().chunk_elements),
       workers_(workers),
       chunks_(PassChunks(workers.threads(), chunk_elements_)),
-      passes_(bytes / sizeof(float) / elements()),
+      passes_(std::max<std::size_t>(1, bytes / sizeof(float) / elements())),
       gradients_(passes_ * elements(), 1.0F),
       residual_(gradients_.size()),
       norms_(chunks_) {}

@@ -58,10 +58,11 @@ MemoryRates MeasureReduce(std::size_t bytes, double seconds,
                           const Clock& clock);
 
 // CSC's pass before the wire over float32 gradients that it keeps back. They
-// lie in memory of `bytes`, rounded down to whole passes.
+// lie in memory of `bytes`, rounded down to whole passes, but at least one.
+// Chunks have the default length.
 class ResidualPass {
  public:
-  // `workers` are borrowed. REQUIRES room for a pass (elements()).
+  // `workers` are borrowed.
   ResidualPass(std::size_t bytes, Workers& workers);
 
   // What the thread that drives passes over at a time: see csc/pass_size.h.

@@ -51,6 +51,9 @@ constexpr double kShareOfTrial = 0.1;
 // lost packets and waited for them.
 constexpr std::uint32_t kLeastTrains = 3;
 constexpr std::uint32_t kMostTrains = 20;
+constexpr std::uint32_t kLeastOfTrain =
+    PairLeader::kLeastMessages / kLeastTrains;
+static_assert(PairLeader::kLeastMessages % kLeastTrains == 0);
 // If there are more of them, a train takes that long: lines with a token bucket
 // are faster at first, for what they did not carry while the ranks waited.
 constexpr double kSecondsOfTrain = 0.2;
@@ -117,13 +120,15 @@ class Part {
       if (arrivals.empty()) continue;
       seconds->push_back(arrivals.back() - begin);
     }
+    passes_ = 0;
     return Status();
   }
   // In all trains of the last Run() but the first.
   double pass_seconds() const { return pass_seconds_; }
 
  private:
-  // While the baton is held, no other thread serves the wire.
+  // While the baton is held, no other thread serves the wire, but for messages
+  // that are long enough for io threads.
   void MakePasses() {
     comm_.core().progress().Do([this] {
       const Clock::Time begin = clock_.Now();
@@ -230,6 +235,15 @@ FlowRate RateOf(std::span<const double> seconds, double train_bytes) {
           rate(Quantile(all, 0.99)), 0};
 }
 
+Trains TrainsOf(double seconds, double each) {
+  const std::uint32_t messages =
+      CountFor(seconds, each, PairLeader::kLeastMessages, kMostMessages);
+  const std::uint32_t trains =
+      std::min(CountFor(seconds, kSecondsOfTrain, kLeastTrains, kMostTrains),
+               messages / kLeastOfTrain);
+  return {trains, messages / trains};
+}
+
 namespace {
 
 struct LedFlow {
@@ -246,14 +260,16 @@ Result<LedFlow> LeadFlow(Communicator& comm, int peer, const Clock& clock,
   GF_RETURN_IF_ERROR(comm.Send(peer, kOrders, &order, sizeof(order)));
   std::vector<double> here;
   GF_RETURN_IF_ERROR(part.Run(order, /*leads=*/true, &here));
-  // The follower sends its times, if any.
-  std::vector<double> there(1 + order.trains);
+  // The follower sends its times, if any, and those of its passes.
+  std::vector<double> there(1 + order.trains + 1);
   if (order.direction != Direction::kToLeader) {
     GF_RETURN_IF_ERROR(
         comm.Recv(peer, kReports, there.data(), there.size() * sizeof(double)));
   }
   led.message_seconds = Seconds(clock.Now() - begin) /
                         (order.warm_up + order.trains * order.messages);
+  const double passes_there = there.back();
+  there.pop_back();
   const auto rate_of = [&](std::span<const double> seconds) {
     return RateOf(seconds.subspan(1),
                   static_cast<double>(order.message_bytes) * order.messages);
@@ -264,7 +280,8 @@ Result<LedFlow> LeadFlow(Communicator& comm, int peer, const Clock& clock,
   const FlowRate other = rate_of(there);
   led.rate = {(own.mean + other.mean) / 2, (own.p50 + other.p50) / 2,
               (own.p99 + other.p99) / 2,
-              part.pass_seconds() / (order.trains * order.messages)};
+              std::max(part.pass_seconds(), passes_there) /
+                  (order.trains * order.messages)};
   return led;
 }
 
@@ -312,13 +329,13 @@ Result<std::uint64_t> PairLeader::Messages(double seconds) {
   std::vector<double> times;
   std::uint64_t messages = 0;
   const Clock::Time end = clock_.Now() + FromSeconds(seconds);
-  while (clock_.Now() < end) {
+  do {
     const Order order{.task = Task::kBurst, .messages = kLeastMessages};
     GF_RETURN_IF_ERROR(comm_.Send(peer_, kOrders, &order, sizeof(order)));
     times.clear();
     GF_RETURN_IF_ERROR(part.Bursts(order.messages, &times));
     messages += std::uint64_t{order.messages} * kBurst;
-  }
+  } while (clock_.Now() < end);
   return messages;
 }
 
@@ -332,14 +349,12 @@ Result<FlowRate> PairLeader::Rate(const Flow& flow) {
               .passes = static_cast<std::uint32_t>(flow.passes),
               .message_bytes = flow.message_bytes};
   const auto plan = [&](double share, double each) {
-    const std::uint32_t messages =
-        CountFor(share * flow.seconds, each, kLeastMessages, kMostMessages);
+    const Trains trains = TrainsOf(share * flow.seconds, each);
+    order.trains = trains.count;
+    order.messages = trains.messages;
     order.warm_up =
         CountFor(share * kWarmUpSeconds, each, kWarmUp, kMostMessages / 10);
-    order.trains = CountFor(share * flow.seconds, kSecondsOfTrain, kLeastTrains,
-                            kMostTrains);
-    order.messages = messages / order.trains;
-    return messages > kLeastMessages;
+    return trains.count * trains.messages > kLeastMessages;
   };
   Result<LedFlow> led = LeadFlow(comm_, peer_, clock_, pass_, order);
   if (led.ok() && plan(kShareOfTrial, led.value().message_seconds)) {
@@ -397,6 +412,7 @@ Status FollowPair(Communicator& comm, int leader, const Clock& clock,
       case Task::kFlow:
         GF_RETURN_IF_ERROR(part.Run(order, false, &seconds));
         if (seconds.empty()) break;
+        seconds.push_back(part.pass_seconds());
         GF_RETURN_IF_ERROR(comm.Send(leader, kReports, seconds.data(),
                                      seconds.size() * sizeof(double)));
         break;

@@ -43,7 +43,9 @@ struct FlowRate {
   // At least half of the trains, and at least 99 % of them, were as fast.
   double p50 = 0;
   double p99 = 0;
-  double pass_seconds = 0;  // What Pass took of the leader, per message.
+  // What Pass took per message of the rank that it took more of, since each
+  // waits for the other's messages.
+  double pass_seconds = 0;
 };
 
 // What a rank computes on the thread that drives, as CSC does.
@@ -52,6 +54,17 @@ using Pass = std::function<void()>;
 // Returns the rate of trains of so many bytes, each of which took so long to
 // arrive. There is at least one train.
 FlowRate RateOf(std::span<const double> seconds, double train_bytes);
+
+// A flow of so many messages, in trains of as many messages each.
+struct Trains {
+  std::uint32_t count = 0;
+  std::uint32_t messages = 0;  // Of each.
+};
+
+// Returns how a flow is divided for which there are `seconds` if each message
+// takes `each`: a train takes 0.2 s or more, and has at least four messages,
+// however slow they are.
+Trains TrainsOf(double seconds, double each);
 
 // Seconds, of some thousand messages one after another.
 struct MessageTimes {
@@ -77,8 +90,8 @@ class PairLeader {
   // Returns how many this rank has sent, and got.
   Result<std::uint64_t> Messages(double seconds);
   Result<FlowRate> Rate(const Flow& flow);
-  // How long a byte that the rank sends, and one that it receives, keeps the
-  // thread that drives, which passes over memory all the time. REQUIRES a Pass.
+  // How long one byte sent and one byte received together keep the thread that
+  // drives, which passes over memory all the time. REQUIRES a Pass.
   Result<double> DriverSecondsPerByte(std::size_t message_bytes,
                                       double seconds);
   // The peer returns from FollowPair().

@@ -83,7 +83,8 @@ struct ProbeResult {
   MemoryRates reduce;
   MemoryRates reduce_in_cache;
   MemoryRates residual;
-  std::size_t pass_elements = 0;  // That `residual` takes at a time.
+  // How long a rank takes for what CSC passes over at a time; the slowest's.
+  MessageTimes pass_seconds;
 };
 
 // Makes a communicator like the first one, but with so many connections between

@@ -163,11 +163,7 @@ planner::Probe FileOf(const ProbeResult& result) {
   file.ranks_per_host = static_cast<std::size_t>(result.ranks_per_host);
   file.cores_per_host = static_cast<std::size_t>(result.cores_per_host);
   file.memory_bytes_per_second = LevelOf(result.residual, kBytesOfPass);
-  const auto seconds_at = [&](double rate) {
-    return static_cast<double>(result.pass_elements * sizeof(float)) / rate;
-  };
-  file.pass_seconds = planner::Level{seconds_at(result.residual.p50),
-                                     seconds_at(result.residual.p99)};
+  file.pass_seconds = LevelOf(result.pass_seconds);
   if (result.inside.measured) {
     file.pairs.push_back(
         PairOf(result, result.inside, planner::PairClass::kSameHost));

@@ -53,6 +53,19 @@ TEST(CallPrices, AreInterpolated) {
   }
 }
 
+// A round inside a host is quicker than one between hosts, and still a round.
+TEST(CallPrices, CountRoundsOfBothKinds) {
+  for (const double inside : {1.0, 0.1, 0.001}) {
+    Cluster cluster = ClusterOf({4, 4}, false);
+    cluster.costs.across = {.latency_seconds = 20e-6, .seconds_per_byte = 1e-9};
+    cluster.costs.inside = cluster.costs.across;
+    cluster.costs.inside.latency_seconds *= inside;
+    cluster.algorithm = ParseAllreduceAlgorithm("ring").value();
+    const CallPrices prices(cluster, 4, Pricing::kClosedForms);
+    EXPECT_NEAR(prices.Rounds(4096), 2 * 7, 1e-9) << inside;
+  }
+}
+
 TEST(CallPrices, OfOneRankAreNothing) {
   const CallPrices prices(ClusterOf({1}, false), 4, Pricing::kPlayed);
   EXPECT_EQ(prices.Seconds(1e6), 0);

@@ -2,6 +2,7 @@
 // an error that names its field.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -106,7 +107,7 @@ TEST(PlannerFiles, WhatIsWrittenIsReadBack) {
 }
 
 // Every field of the three files is taken away in turn, and every number made
-// negative: the error has its path.
+// negative, and huge: the error has its path.
 void Walk(const Json& node,
           const std::function<void(const Json::json_pointer&)>& visit,
           const Json::json_pointer& here) {
@@ -147,20 +148,22 @@ void ExpectEveryFieldIsChecked(const std::string& text, Parse parse) {
               << missing.status().message();
         }
         if (!whole[at].is_number()) return;
-        Json negative = whole;
-        negative[at] = -1;
-        const auto refused = parse(negative.dump());
-        ASSERT_FALSE(refused.ok()) << at.to_string();
-        EXPECT_NE(refused.status().message().find(name + ": expected"),
-                  std::string::npos)
-            << refused.status().message();
+        for (const double wrong : {-1.0, 1e300}) {
+          Json changed = whole;
+          changed[at] = wrong;
+          const auto refused = parse(changed.dump());
+          ASSERT_FALSE(refused.ok()) << at.to_string();
+          EXPECT_NE(refused.status().message().find(name + ": expected"),
+                    std::string::npos)
+              << refused.status().message();
+        }
         ++fields;
       },
       Json::json_pointer());
   EXPECT_GT(fields, 2);
 }
 
-TEST(PlannerFiles, EveryFieldIsMissedAndMayNotBeNegative) {
+TEST(PlannerFiles, EveryFieldIsMissedAndNeitherNegativeNorHuge) {
   ExpectEveryFieldIsChecked(ProfileText(SomeProfile()), ParseProfile);
   ExpectEveryFieldIsChecked(ProbeText(SomeProbe()), ParseProbe);
   ExpectEveryFieldIsChecked(PriceText(SomePrice()), ParsePrice);
@@ -190,6 +193,14 @@ TEST(PlannerFiles, AnErrorHasThePathOfItsField) {
       OfPrice([](Json& f) { f["spot"]["checkpoint_interval_seconds"] = 0; }),
       "price: spot.checkpoint_interval_seconds: expected a number above 0, "
       "seen 0");
+  EXPECT_EQ(OfProbe([](Json& f) { f["memory_bytes_per_second"]["p99"] = 0.5; }),
+            "probe: memory_bytes_per_second.p99: expected at least 1, seen "
+            "0.5");
+  EXPECT_EQ(OfProfile([](Json& f) {
+              f["tensors"][1]["elements"] = std::uint64_t{1} << 40;
+            }),
+            "profile: tensors[1].elements: expected at most 1099511627776 in "
+            "all tensors, seen 1099511627776");
   EXPECT_EQ(OfProbe([](Json& f) {
               f["pairs"][0]["idle"]["bandwidth"][1]["direction"] = "up";
             }),

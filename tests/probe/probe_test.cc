@@ -41,6 +41,21 @@ class CountingClock final : public Clock {
   mutable int looks_ = 0;
 };
 
+TEST(Trains, HaveSeveralMessagesEachHoweverSlow) {
+  for (const double seconds : {0.001, 0.1, 0.5, 4.0, 60.0}) {
+    for (const double each : {1e-9, 1e-4, 0.01, 0.34, 20.0}) {
+      const Trains trains = TrainsOf(seconds, each);
+      EXPECT_GE(trains.count, 3U) << seconds << " " << each;
+      EXPECT_GE(trains.messages, 4U) << seconds << " " << each;
+    }
+  }
+  // Twenty trains of 0.2 s, if messages are quick; if there are twelve of them
+  // at all, three.
+  EXPECT_EQ(TrainsOf(4, 1e-3).count, 20U);
+  EXPECT_EQ(TrainsOf(4, 1e-3).messages, 200U);
+  EXPECT_EQ(TrainsOf(4, 0.34).count, 3U);
+}
+
 TEST(Pair, TakesTimesFromItsClock) {
   CommJob job;
   job.size = 2;
@@ -127,6 +142,14 @@ TEST(Memory, HasRatesOfWhichMostAreAsFastAsTheSlowest) {
     EXPECT_GT(rates.p99, 0);
     EXPECT_GE(rates.p50, rates.p99);
   }
+}
+
+TEST(Memory, IsEnoughForAPassOfManyThreads) {
+  Workers workers(1, std::chrono::nanoseconds(0));
+  ResidualPass residual(1, workers);
+  EXPECT_GT(residual.elements(), 0U);
+  residual.Make();
+  residual.Make();
 }
 
 using Pairs = HostPairs::Pairs;

@@ -2,9 +2,11 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <string>
 
 #include "tests/rdma/scripted_peer.h"
+#include "transports/rdma/rdma_relay.h"
 
 // How a link is set up with a peer that does not do its part.
 namespace gradientflow::testing {
@@ -272,6 +274,32 @@ TEST_F(RdmaSetUp, APeerThatDiesAtEveryStep) {
     ASSERT_EQ(peer.owner.down.size(), 1U);
     EXPECT_EQ(peer.owner.down[0].second.message(), "rank 1 is dead");
   }
+}
+
+// A peer calls its second rail failed, and goes on sending for it: a frame is
+// half there when that rail is left out.
+TEST_F(RdmaSetUp, ALeftOutRailsFrameEndsNowhere) {
+  ScriptedPeer second;
+  peer_.Begin();
+  second.Begin();
+  RdmaRelay relay(2);
+  relay.SetLink(1, 1, second.link);
+  relay.SetLink(1, 0, peer_.link);
+  second.Say(Kind::kFailed, "no more");
+  Header header;
+  header.kind = MessageKind::kRail;
+  header.tag = 1;
+  header.payload_bytes = 7;
+  const auto landing = relay.OnHeader(1, 0, header);
+  ASSERT_TRUE(landing.ok()) << landing.status().message();
+  std::memcpy(landing.value().data, "garbage", 7);
+  relay.SetLink(1, 1, nullptr);
+  relay.OnMessage(1, 0, header);
+  EXPECT_EQ(second.link->why().message(), "rank 1 (10.9.0.2:1): no more");
+  // The next one is refused.
+  EXPECT_EQ(relay.OnHeader(1, 0, header).status().message(),
+            "rank 1: sent an RDMA set-up frame for rail 1, expected none");
+  EXPECT_EQ(peer_.link->outcome(), RdmaLink::Outcome::kPending);
 }
 
 TEST_F(RdmaSetUp, MemoryThatMayNotBeLockedIsSaid) {

@@ -1,10 +1,8 @@
 #include "transports/rdma/rdma_endpoint.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstddef>
-#include <cstring>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,6 +16,7 @@
 #include "transports/rdma/rails_link.h"
 #include "transports/rdma/rdma_link.h"
 #include "transports/rdma/rdma_places.h"
+#include "transports/rdma/rdma_relay.h"
 #include "transports/rdma/settings.h"
 #include "transports/tcp/addresses.h"
 #include "transports/tcp/create.h"
@@ -57,58 +56,6 @@ std::pair<std::string, std::size_t> ParseAddress(const std::string& address) {
   return {address.substr(0, mark),
           static_cast<std::size_t>(std::clamp(rails, 1, int{kMostRails}))};
 }
-
-// Tells the links what their control links tell, which are made before them.
-// Set-up frames have the number of their rail; all else is the first rail's.
-class Relay final : public LinkEvents {
- public:
-  explicit Relay(int ranks) : peers_(static_cast<std::size_t>(ranks)) {}
-
-  // A control link that has gone down meanwhile says so now. If `link`
-  // is null, the rail is left out.
-  void SetLink(int peer, std::size_t rail, RdmaLink* link) {
-    Peer& of = At(peer);
-    of.links[rail] = link;
-    if (link != nullptr && !of.lost.ok()) link->OnDown(peer, of.lost);
-  }
-
-  Result<Landing> OnHeader(int peer, int lane, const Header& header) override {
-    if (At(peer).links.front() == nullptr) return Landing{nullptr, true};
-    RdmaLink* const link = Find(peer, header);
-    if (link != nullptr) return link->OnHeader(peer, lane, header);
-    return Status(StatusCode::kDataLoss,
-                  StrCat("rank ", peer, ": sent an RDMA set-up frame for rail ",
-                         header.tag, ", expected none"));
-  }
-  void OnMessage(int peer, int lane, const Header& header) override {
-    // A rail may be left out while a frame for it is still coming in.
-    RdmaLink* const link = Find(peer, header);
-    if (link != nullptr) link->OnMessage(peer, lane, header);
-  }
-  // What has come by any rail is taken before one of them ends all.
-  void OnDown(int peer, const Status& why) override {
-    Peer& of = At(peer);
-    if (of.links.front() == nullptr) of.lost = why;
-    for (RdmaLink* const link : of.links) {
-      if (link != nullptr) link->TakeTheRest();
-    }
-    for (RdmaLink* const link : of.links) {
-      if (link != nullptr) link->OnDown(peer, why);
-    }
-  }
-
- private:
-  struct Peer {
-    std::array<RdmaLink*, kMostRails> links = {};
-    Status lost;
-  };
-  Peer& At(int peer) { return peers_[static_cast<std::size_t>(peer)]; }
-  RdmaLink* Find(int peer, const Header& header) {
-    const Tag rail = header.kind == MessageKind::kRail ? header.tag : 0;
-    return rail < kMostRails ? At(peer).links[rail] : nullptr;
-  }
-  std::vector<Peer> peers_;
-};
 
 // A peer that is being linked.
 struct Pair {
@@ -157,12 +104,12 @@ class RdmaEndpoint final : public Endpoint, private WriteCounter {
   static ConnectArgs OverTcp(const ConnectArgs& args);
   Pair MakePair(const ConnectArgs& args, int peer,
                 std::unique_ptr<Link> control,
-                const std::shared_ptr<Relay>& relay);
+                const std::shared_ptr<RdmaRelay>& relay);
   void SetUp(const ConnectArgs& args, const std::vector<Pair>& pairs) const;
-  std::unique_ptr<Link> Adopt(int peer, Pair pair, Relay* relay);
+  std::unique_ptr<Link> Adopt(int peer, Pair pair, RdmaRelay* relay);
   Result<std::vector<std::unique_ptr<Link>>> Sort(const ConnectArgs& args,
                                                   std::vector<Pair> pairs,
-                                                  Relay* relay);
+                                                  RdmaRelay* relay);
 
   const std::unique_ptr<Endpoint> tcp_;
   const RailList rails_;
@@ -201,7 +148,7 @@ ConnectArgs RdmaEndpoint::OverTcp(const ConnectArgs& args) {
 
 Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
     const ConnectArgs& args) {
-  auto relay = std::make_shared<Relay>(args.size);
+  auto relay = std::make_shared<RdmaRelay>(args.size);
   ConnectArgs over_tcp = OverTcp(args);
   over_tcp.events = relay.get();
   over_tcp.unlinked = nullptr;
@@ -230,7 +177,7 @@ Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Connect(
 
 Pair RdmaEndpoint::MakePair(const ConnectArgs& args, int peer,
                             std::unique_ptr<Link> control,
-                            const std::shared_ptr<Relay>& relay) {
+                            const std::shared_ptr<RdmaRelay>& relay) {
   const std::size_t rails = std::min(
       rails_.size(),
       ParseAddress(args.addresses[static_cast<std::size_t>(peer)]).second);
@@ -283,7 +230,8 @@ void RdmaEndpoint::SetUp(const ConnectArgs& args,
 }
 
 // REQUIRES that the first rail works.
-std::unique_ptr<Link> RdmaEndpoint::Adopt(int peer, Pair pair, Relay* relay) {
+std::unique_ptr<Link> RdmaEndpoint::Adopt(int peer, Pair pair,
+                                          RdmaRelay* relay) {
   if (pair.all == nullptr) {
     pair.links.front()->Adopt();
     return std::move(pair.links.front());
@@ -306,7 +254,7 @@ std::unique_ptr<Link> RdmaEndpoint::Adopt(int peer, Pair pair, Relay* relay) {
 }
 
 Result<std::vector<std::unique_ptr<Link>>> RdmaEndpoint::Sort(
-    const ConnectArgs& args, std::vector<Pair> pairs, Relay* relay) {
+    const ConnectArgs& args, std::vector<Pair> pairs, RdmaRelay* relay) {
   std::vector<std::unique_ptr<Link>> works(pairs.size());
   Status failed;
   if (args.unlinked != nullptr) args.unlinked->resize(pairs.size());

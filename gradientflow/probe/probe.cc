@@ -316,18 +316,21 @@ class Prober {
         pairs.begin(), pairs.end(),
         [](const HostPairs::Pair& pair) { return pair.host == 0; }));
     line.under_load = under_load;
-    result_.line_message_bytes = kLarge;
     for (const Direction direction :
          {Direction::kFromLeader, Direction::kBoth}) {
-      double& best =
-          direction == Direction::kBoth ? line.both_ways : line.one_way;
+      const bool both = direction == Direction::kBoth;
+      double& best = both ? line.both_ways : line.one_way;
+      std::size_t& best_bytes =
+          both ? line.both_ways_bytes : line.one_way_bytes;
       for (const std::size_t bytes : kLineSizes) {
         const Result<double> rate =
             SlowestHost(pairs, {.message_bytes = bytes,
                                 .direction = direction,
                                 .seconds = options_.seconds});
         if (!rate.ok()) return rate.status();
-        best = std::max(best, rate.value());
+        if (rate.value() <= best) continue;
+        best = rate.value();
+        best_bytes = bytes;
       }
     }
     result_.lines.push_back(line);

@@ -65,6 +65,9 @@ struct LineResult {
   bool under_load = false;
   double one_way = 0;
   double both_ways = 0;  // While as many come.
+  // The messages by which that was reached.
+  std::size_t one_way_bytes = 0;
+  std::size_t both_ways_bytes = 0;
 };
 
 struct ProbeResult {
@@ -77,7 +80,6 @@ struct ProbeResult {
   PairResult across;
   // With more than one rank of a host, or more than two hosts.
   std::vector<LineResult> lines;
-  std::size_t line_message_bytes = 0;
   // What each rank reaches while all ranks of its host do the same; the slowest
   // rank's.
   MemoryRates reduce;

@@ -99,11 +99,13 @@ void AddLines(const ProbeResult& result, bool under_load,
               planner::PairLevels* levels) {
   for (const LineResult& line : result.lines) {
     if (line.under_load != under_load) continue;
-    for (const auto& [direction, rate] :
-         {std::pair{planner::Direction::kOneWay, line.one_way},
-          {planner::Direction::kBothWays, line.both_ways}}) {
+    for (const auto& [direction, rate, bytes] :
+         {std::tuple{planner::Direction::kOneWay, line.one_way,
+                     line.one_way_bytes},
+          {planner::Direction::kBothWays, line.both_ways,
+           line.both_ways_bytes}}) {
       levels->bandwidth.push_back(
-          {.message_bytes = result.line_message_bytes,
+          {.message_bytes = bytes,
            .direction = direction,
            .streams = static_cast<std::size_t>(
                std::max(result.across.flows[0].connections, 1)),

@@ -157,6 +157,18 @@ void MoreHostWork(Facts* facts) {
   });
 }
 
+// Sums, and CSC's passes.
+void SlowMemory(Facts* facts) {
+  Scale(&facts->probe.memory_bytes_per_second, 1 / kWorse);
+  if (facts->probe.pass_seconds) Scale(&*facts->probe.pass_seconds, kWorse);
+  ForLevels(&facts->probe, [](PairLevels* levels) {
+    Scale(&levels->reduce_bytes_per_second, 1 / kWorse);
+    if (levels->driver_seconds_per_byte) {
+      Scale(&*levels->driver_seconds_per_byte, kWorse);
+    }
+  });
+}
+
 void MoreSpread(Facts* facts) {
   facts->profile.step_spread_fraction *= kWorse;
   if (facts->profile.rank_spread_fraction) {
@@ -185,7 +197,7 @@ Status AddSensitivities(const Facts& facts, const NodePrice& price,
   const std::pair<const char*, void (*)(Facts*)> changes[] = {
       {"latency", &SlowLatency},      {"bandwidth", &SlowBytes},
       {"compute", &SlowCompute},      {"spread between ranks", &MoreSpread},
-      {"host's work", &MoreHostWork},
+      {"host's work", &MoreHostWork}, {"memory", &SlowMemory},
   };
   for (const auto& [name, change] : changes) {
     Facts changed = facts;

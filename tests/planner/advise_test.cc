@@ -46,7 +46,7 @@ TEST(Advise, ChoosesTheCheapestPlanThatKeepsTheDeadline) {
   EXPECT_EQ(advice.value().savings.size(), 3U);
   // Compute is nearly all of the step; when it is 20 % slower, three hosts need
   // four hours.
-  ASSERT_EQ(advice.value().sensitivities.size(), 5U);
+  ASSERT_EQ(advice.value().sensitivities.size(), 6U);
   EXPECT_EQ(advice.value().sensitivities.front().what, "compute");
   EXPECT_NEAR(advice.value().sensitivities.front().seconds_factor, 1.2, 0.02);
   EXPECT_EQ(advice.value().sensitivities.front().best_hosts, 4);
@@ -77,6 +77,19 @@ TEST(Advise, HangsOnTheLineThatIsGiven) {
   EXPECT_GT(first.seconds_factor, 1.01);
   EXPECT_NEAR(first.seconds_factor,
               probed.value().sensitivities.front().seconds_factor, 1e-6);
+}
+
+TEST(Advise, HangsOnMemoryWhereCscPassesOverItSlowly) {
+  AdviseOptions options = TenHours();
+  options.budget = 1e9;
+  options.exchanges.front().csc = true;
+  options.exchanges.front().sparsity = 0.9;
+  Probe probe = TwoHosts();
+  probe.memory_bytes_per_second = {1e7, 1e7};
+  const auto advice = Advise(ManyTensors(), probe, Price(), options);
+  ASSERT_TRUE(advice.ok()) << advice.status().message();
+  ASSERT_TRUE(advice.value().chosen);
+  EXPECT_EQ(advice.value().sensitivities.front().what, "memory");
 }
 
 // Exchanges that differ by their bucket size only have the same name.

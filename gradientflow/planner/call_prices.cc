@@ -72,11 +72,10 @@ double LatencyOf(const CollectiveAlgorithm& algorithm, CallQuestion question) {
 // the thread that drives makes passes beside each.
 double RoundsOf(const CollectiveAlgorithm& algorithm, const Cluster& cluster,
                 CallQuestion question) {
-  const double round = cluster.round_seconds();
+  const LinkModel& link = cluster.slowest_link();
+  const double round = link.latency_seconds + link.message_seconds;
   if (round == 0) return 0;
-  CostModel& costs = question.model;
-  (cluster.hosts() > 1 ? costs.inside : costs.across) =
-      cluster.hosts() > 1 ? costs.across : costs.inside;
+  question.model.inside = question.model.across = link;
   question.alone.reset();
   return LatencyOf(algorithm, question) / round;
 }
@@ -223,33 +222,27 @@ CallPrices::Place CallPrices::Find(double bytes) const {
   return {index, (bytes - points_[index].bytes) / width};
 }
 
-double CallPrices::Seconds(double bytes) const {
+double CallPrices::At(double bytes, double Point::*price) const {
   const Place place = Find(bytes);
-  const double from = points_[place.index].seconds;
+  const double from = points_[place.index].*price;
   if (place.part == 0) return from;
-  return from + place.part * (points_[place.index + 1].seconds - from);
+  return from + place.part * (points_[place.index + 1].*price - from);
+}
+
+double CallPrices::Seconds(double bytes) const {
+  return At(bytes, &Point::seconds);
 }
 
 double CallPrices::LatencySeconds(double bytes) const {
-  const Place place = Find(bytes);
-  const double from = points_[place.index].latency_seconds;
-  if (place.part == 0) return from;
-  const double to = points_[place.index + 1].latency_seconds;
-  return std::min(from + place.part * (to - from), Seconds(bytes));
+  return std::min(At(bytes, &Point::latency_seconds), Seconds(bytes));
 }
 
 double CallPrices::Rounds(double bytes) const {
-  const Place place = Find(bytes);
-  const double from = points_[place.index].rounds;
-  if (place.part == 0) return from;
-  return from + place.part * (points_[place.index + 1].rounds - from);
+  return At(bytes, &Point::rounds);
 }
 
 double CallPrices::HostSeconds(double bytes) const {
-  const Place place = Find(bytes);
-  const double from = points_[place.index].host_seconds;
-  if (place.part == 0) return from;
-  return from + place.part * (points_[place.index + 1].host_seconds - from);
+  return At(bytes, &Point::host_seconds);
 }
 
 const CollectiveAlgorithm* CallPrices::AlgorithmOf(double bytes) const {

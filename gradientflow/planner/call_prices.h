@@ -60,6 +60,7 @@ class CallPrices {
     double part = 0;
   };
   Place Find(double bytes) const;
+  double At(double bytes, double Point::*price) const;
 
   std::vector<Point> points_;
 };

@@ -120,11 +120,6 @@ int Cluster::most_host_ranks() const {
   return *std::max_element(host_ranks.begin(), host_ranks.end());
 }
 
-double Cluster::round_seconds() const {
-  const LinkModel& link = hosts() > 1 ? costs.across : costs.inside;
-  return link.latency_seconds + link.message_seconds;
-}
-
 std::vector<int> SpreadRanks(int ranks, int per_host) {
   std::vector<int> hosts;
   for (; ranks > 0; ranks -= per_host) {

@@ -38,8 +38,10 @@ struct Cluster {
 
   int ranks() const;            // Adds up the hosts.
   int most_host_ranks() const;  // Of the host that has most.
-  // What a round of small messages takes.
-  double round_seconds() const;
+  // Between hosts, if there are several.
+  const LinkModel& slowest_link() const {
+    return hosts() > 1 ? costs.across : costs.inside;
+  }
   bool one_rank() const { return hosts() == 1 && host_ranks.front() == 1; }
   int hosts() const { return static_cast<int>(host_ranks.size()); }
 };

@@ -123,8 +123,8 @@ class Prober {
     result_.reduce_in_cache = {slowest[2], slowest[3]};
     result_.residual = {slowest[4], slowest[5]};
     // A rank with more threads passes over more at a time.
-    const auto bytes = static_cast<double>(residual_.elements()) *
-                       static_cast<double>(sizeof(float));
+    const auto bytes =
+        static_cast<double>(residual_.elements() * sizeof(float));
     std::vector<double> longest = {bytes / rates[2].p50, bytes / rates[2].p99};
     GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kMax, &longest));
     result_.pass_seconds = {longest[0], longest[1]};

@@ -19,9 +19,8 @@
 // that have arrived long ago, and the receiver must recognise them by their
 // numbers.
 //
-//   one end ─ data without a notice ─ notice n ─> other end: n, or nothing;
-//   never n
-//           <─ acknowledgements, late ──────────  again, and no error
+//   one end ── data without a notice, notice n ──> other end: n, once
+//           <─────── acknowledgements, late ──────
 //
 // This tests devices, by bare verbs, and not the transport:
 // tests/guest/late_notices.sh delays the lines of two devices of Soft-RoCE.

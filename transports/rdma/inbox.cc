@@ -97,10 +97,7 @@ Status Inbox::Take(int index, const std::byte* frame, std::size_t bytes,
   lane.paused = landing.value().paused;
   *taken = !lane.paused;
   if (lane.paused) return Status();
-  if (++*args_.owed_credits >= kMostOwedCredits) {
-    to_push_ = true;
-    needs_room_ = needs_slot_ = false;  // Other lanes may still wait.
-  }
+  if (++*args_.owed_credits >= kMostOwedCredits) MayPush();
   if (is_long) {
     lane.in_message = true;
     lane.header = header.value();
@@ -200,7 +197,7 @@ Status Inbox::OnPiece(int index) {
     return Status();
   }
   lane.in_message = false;
-  to_push_ |= !lane.held.empty();
+  if (!lane.held.empty()) MayPush();
   args_.events->OnMessage(args_.peer, index, lane.header);
   return Status();
 }
@@ -208,9 +205,7 @@ Status Inbox::OnPiece(int index) {
 void Inbox::Resume(int index) {
   Lane& lane = lanes_[static_cast<std::size_t>(index)];
   lane.paused = false;
-  if (lane.held.empty()) return;
-  to_push_ = true;
-  needs_room_ = needs_slot_ = false;
+  if (!lane.held.empty()) MayPush();
 }
 
 Status Inbox::TakeHeld(int index, bool* moved) {

@@ -85,6 +85,12 @@ class Inbox {
   };
 
   Status CheckKind(int lane, MessageKind kind) const;
+  // Something has come. Lanes that waited for nothing may need it, even if
+  // others still wait for room or for a slot.
+  void MayPush() {
+    to_push_ = true;
+    needs_room_ = needs_slot_ = false;
+  }
   Status Take(int index, const std::byte* frame, std::size_t bytes,
               bool* taken);
   Status TakeHeld(int index, bool* moved);

@@ -64,17 +64,19 @@ Meeting::Answer Meeting::FollowStep() {
   SeeJoin(0);
   const Status zero = CheckAlive(0);
   SeeVerdict();
-  if (!acked_.empty() && directory_.Read("go", FrameType::kGo) == acked_) {
-    return std::move(cards_);
-  }
+  const bool met =
+      !acked_.empty() && directory_.Read("go", FrameType::kGo) == acked_;
   // Rank 0 may already count on a process that has acknowledged its verdict. So
   // that process gives way to a later claimant only when rank 0 has, which then
   // writes another verdict.
-  if (acked_.empty() || !verdict_is_ours_) GF_RETURN_IF_ERROR(CheckClaim());
+  if (!met && (acked_.empty() || !verdict_is_ours_)) {
+    GF_RETURN_IF_ERROR(CheckClaim());
+  }
   if (verdict_ && verdict_->failed) {
     zero_ = verdict_->id;
     return DecodeStatus(verdict_->rest);
   }
+  if (met) return std::move(cards_);
   if (verdict_ && verdict_->id != acked_) {
     auto cards = DecodeTexts(verdict_->rest, count());
     if (!cards) {

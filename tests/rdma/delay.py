@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 sys.path.insert(0, "benchmarks")
 from lib.library import Communicator  # noqa: E402
 
-ROUNDS = 7
+ROUNDS = 5
 
 
 def milliseconds(devices, ranks, algorithm):

@@ -69,9 +69,11 @@ struct CallQuestion {
   // that of the busiest one: 1 if all ranks send alike, 1 / size() if one rank
   // sends one message, or receives one from every other rank.
   LinkModel Over(double crossing, double share = 1) const;
+  // The same if each rank sends to all others, those of its own host included.
+  LinkModel ToAll(double crossing, double share = 1) const;
   // The same for messages in one direction, which keep the busiest rank half as
   // long as an exchange does, by which the costs are measured.
-  LinkModel OneWay(double crossing, double share) const;
+  LinkModel OneWayToAll(double crossing, double share) const;
   // Returns the factor by which bytes take longer if many ranks send to each
   // rank at the same time. Networks for placed messages lose no packets, which
   // would slow down single senders: they pause all senders. The number is an
@@ -83,10 +85,18 @@ struct CallQuestion {
     return std::min(1.0,
                     bytes / static_cast<double>(wire_element_bytes) / blocks);
   }
-  // Returns the average costs of a hop in a ring with such a crossing. A block
-  // passes through all ranks, so a ring with few hops between hosts pays the
-  // latency between hosts only for these.
+  // Returns the average costs of a round in which such a part of the ranks
+  // sends to other hosts.
   LinkModel Hop(double crossing, double share = 1) const;
+  // Returns the average costs of a hop in a ring. A block passes through all
+  // ranks, so a ring with few hops between hosts pays the latency between hosts
+  // only for these. The slowest block leaves out a hop inside a host.
+  LinkModel RingHop(double share = 1) const;
+
+ private:
+  LinkModel Average(double crossing, double far, double share) const;
+  // The part of the other ranks that are on other hosts.
+  double Far() const { return (size() - hosts.largest()) / (size() - 1.0); }
 };
 
 // One way to run a collective: everything the library knows about it. Each

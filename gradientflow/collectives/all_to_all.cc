@@ -55,7 +55,7 @@ Price PairwisePrice(const CallQuestion& question, double bytes) {
   const double rounds = std::max(1.0, others / kPeersPerRound);
   const double line = question.hosts.all_pairs() * bytes / rounds;
   price.Add(rounds, {others / rounds, others / rounds * bytes, line, 0},
-            question.Over(line));
+            question.ToAll(line));
   return price;
 }
 

@@ -50,7 +50,7 @@ Price RingPrice(const CallQuestion& question, double bytes) {
   if (question.size() == 1) return price;
   const double crossing = question.hosts.ring();
   price.Add(question.size() - 1, {1, bytes, crossing * bytes, 0},
-            question.Hop(crossing));
+            question.RingHop());
   return price;
 }
 
@@ -75,7 +75,7 @@ Price DirectPrice(const CallQuestion& question, double bytes) {
   Price price;
   if (others == 0) return price;
   const double line = question.hosts.all_pairs() * bytes;
-  price.Add(1, {others, others * bytes, line, 0}, question.Over(line));
+  price.Add(1, {others, others * bytes, line, 0}, question.ToAll(line));
   return price;
 }
 

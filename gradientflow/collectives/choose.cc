@@ -126,18 +126,40 @@ LinkModel CallQuestion::Over(double crossing, double share) const {
                       : UnderLoad(one.inside, model.inside, share);
 }
 
-LinkModel CallQuestion::OneWay(double crossing, double share) const {
-  const auto link = crossing > 0 ? &CostModel::across : &CostModel::inside;
-  LinkModel half = (alone ? *alone : model).*link;
-  half.message_seconds /= 2;
-  return UnderLoad(half, model.*link, share);
+LinkModel CallQuestion::ToAll(double crossing, double share) const {
+  LinkModel link = Over(crossing, share);
+  if (crossing > 0) {
+    link.message_seconds = Far() * link.message_seconds +
+                           (1 - Far()) * Over(0, share).message_seconds;
+  }
+  return link;
+}
+
+LinkModel CallQuestion::OneWayToAll(double crossing, double share) const {
+  CallQuestion half = *this;
+  half.alone = alone ? *alone : model;
+  half.alone->across.message_seconds /= 2;
+  half.alone->inside.message_seconds /= 2;
+  return half.ToAll(crossing, share);
 }
 
 LinkModel CallQuestion::Hop(double crossing, double share) const {
-  const double far = std::min(1.0, crossing / hosts.largest());
+  return Average(crossing, std::min(1.0, crossing / hosts.largest()), share);
+}
+
+LinkModel CallQuestion::RingHop(double share) const {
+  const double crossing = hosts.ring();
+  const double far =
+      crossing / hosts.largest() * hosts.size() / (hosts.size() - 1);
+  return Average(crossing, std::min(1.0, far), share);
+}
+
+LinkModel CallQuestion::Average(double crossing, double far,
+                                double share) const {
   const LinkModel across = Over(1, share);
   const LinkModel inside = Over(0, share);
-  LinkModel hop = crossing > 0 ? across : inside;
+  if (crossing == 0) return inside;
+  LinkModel hop = across;
   hop.latency_seconds =
       far * across.latency_seconds + (1 - far) * inside.latency_seconds;
   hop.message_seconds =
@@ -247,18 +269,22 @@ double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
   return priced.seconds;
 }
 
-AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
-                                const CallQuestion& question) {
+namespace {
+
+using Predicted = std::vector<std::pair<const CollectiveAlgorithm*, double>>;
+
+// Adds to `predicted` what was compared, unless it is null.
+AlgorithmChoice Cheapest(CollectiveKind kind, const CallQuestion& question,
+                         Predicted* predicted) {
   AlgorithmChoice best;
   best.seconds = kImpossible;
-  std::vector<std::pair<const CollectiveAlgorithm*, double>> predicted;
   const auto consider = [&](bool all_peers) {
     for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(kind)) {
       if (algorithm->all_peers && !all_peers) continue;
       const double seconds =
           PredictSeconds(kind, *algorithm, question, &best.terms);
       if (seconds == kImpossible) continue;
-      predicted.emplace_back(algorithm, seconds);
+      if (predicted != nullptr) predicted->emplace_back(algorithm, seconds);
       // The margin keeps differences in rounding from deciding the choice.
       if (best.algorithm == nullptr ||
           seconds < best.seconds * (1 - kRounding)) {
@@ -269,6 +295,20 @@ AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
   };
   consider(!question.few_links);
   if (best.algorithm == nullptr) consider(true);
+  return best;
+}
+
+}  // namespace
+
+AlgorithmChoice CheapestAlgorithm(CollectiveKind kind,
+                                  const CallQuestion& question) {
+  return Cheapest(kind, question, nullptr);
+}
+
+AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
+                                const CallQuestion& question) {
+  Predicted predicted;
+  AlgorithmChoice best = Cheapest(kind, question, &predicted);
   std::string others;
   for (const auto& [algorithm, seconds] : predicted) {
     if (algorithm == best.algorithm) continue;

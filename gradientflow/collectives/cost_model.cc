@@ -107,7 +107,8 @@ LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
     return std::max(alone.*cost, share * (together.*cost));
   };
   return {
-      .latency_seconds = slower(&LinkModel::latency_seconds),
+      .latency_seconds =
+          std::max(alone.latency_seconds, together.latency_seconds),
       .seconds_per_byte = slower(&LinkModel::seconds_per_byte),
       .reduce_seconds_per_byte = slower(&LinkModel::reduce_seconds_per_byte),
       .message_seconds = slower(&LinkModel::message_seconds),
@@ -126,6 +127,14 @@ void Price::Add(double rounds, const Traffic& traffic, const LinkModel& link) {
       traffic.reduced_bytes * link.reduce_seconds_per_byte;
   elapsed += rounds * (link.latency_seconds + work);
   busy += rounds * work;
+  ++terms;
+}
+
+void Price::AddSyncs(double syncs, double moved_bytes,
+                     const LinkModel& inside) {
+  const double work = moved_bytes * inside.reduce_seconds_per_byte;
+  elapsed += syncs * SyncSeconds(inside) + work;
+  busy += work;
   ++terms;
 }
 

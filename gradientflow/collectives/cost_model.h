@@ -16,7 +16,7 @@ inline constexpr double kShortMessageBytes = 32 << 10;
 
 // One path between two ranks, as measured or assumed.
 struct LinkModel {
-  double latency_seconds = 0;   // "a": of a round of messages, or of a kSync.
+  double latency_seconds = 0;   // "a": of a round of messages.
   double seconds_per_byte = 0;  // "b": in each direction.
   // "c": to add a byte to another, or to write one to shared memory.
   double reduce_seconds_per_byte = 0;
@@ -32,6 +32,12 @@ struct CostModel {
   LinkModel across;
 };
 
+// A kSync is one store that the others see, where a message is written, found
+// and matched: it takes half as long.
+inline double SyncSeconds(const LinkModel& inside) {
+  return inside.latency_seconds / 2;
+}
+
 // Ranks that share lines and cores are slower the more of them work.
 struct CostModels {
   CostModel together;  // Every rank sends a message at the same time.
@@ -39,7 +45,8 @@ struct CostModels {
 };
 // Returns one link's costs if the average rank does `share` of the busiest
 // rank's work: each cost is `share` of its value in `together`, or its value in
-// `alone` if that is larger.
+// `alone` if that is larger. Latency is no work: a rank that waits for a
+// message also waits for its turn on a core, with all others that wait.
 LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
                     double share);
 
@@ -111,7 +118,7 @@ class HostMap {
 
 // What the busiest rank does in one round.
 struct Traffic {
-  double messages = 1;       // That it sends; 0 for a kSync.
+  double messages = 1;       // That it sends.
   double bytes = 0;          // That it sends.
   double line_bytes = 0;     // That its whole host sends to other hosts.
   double reduced_bytes = 0;  // That it adds or copies.
@@ -129,6 +136,8 @@ struct Price {
   // `rounds` rounds alike, one after another, in each of which every rank is
   // as busy as the busiest.
   void Add(double rounds, const Traffic& traffic, const LinkModel& link);
+  // `syncs` kSyncs, and `moved_bytes` that the busiest rank adds or copies.
+  void AddSyncs(double syncs, double moved_bytes, const LinkModel& inside);
 };
 
 // Seconds of `segments` segments, of which at most `window` run at a time.

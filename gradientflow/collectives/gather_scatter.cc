@@ -58,7 +58,7 @@ Price DirectPrice(const CallQuestion& question, double bytes) {
   // Parts inside the root's host do not pass its line.
   const double sent = (line > 0 ? line : others) * bytes;
   price.Add(1, {others, sent, 0, 0},
-            question.OneWay(line, 1.0 / question.size()));
+            question.OneWayToAll(line, 1.0 / question.size()));
   return price;
 }
 

@@ -258,7 +258,7 @@ class Player {
     }
     for (std::size_t q = 0; q < ranks_.size(); ++q) {
       if (topology_.host[q] != topology_.host[r]) continue;
-      EndRound(last + model_.inside.latency_seconds, q);
+      EndRound(last + SyncSeconds(model_.inside), q);
     }
   }
 

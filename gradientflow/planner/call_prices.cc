@@ -32,27 +32,6 @@ Topology TopologyOf(const Cluster& cluster) {
   return topology;
 }
 
-// The cheapest algorithm: ChooseAlgorithm() without its line for traces, which
-// takes longer than the choice.
-const CollectiveAlgorithm* Cheapest(const CallQuestion& question) {
-  const CollectiveAlgorithm* best = nullptr;
-  double least = 0;
-  for (const bool all_peers : {!question.few_links, true}) {
-    for (const CollectiveAlgorithm* algorithm : AlgorithmsOf(kAllreduce)) {
-      if (algorithm->all_peers && !all_peers) continue;
-      const double seconds = PredictSeconds(kAllreduce, *algorithm, question);
-      if (std::isinf(seconds)) continue;
-      // As in ChooseAlgorithm(): rounding does not decide.
-      if (best == nullptr || seconds < least * (1 - 1e-9)) {
-        best = algorithm;
-        least = seconds;
-      }
-    }
-    if (best != nullptr) break;
-  }
-  return best;
-}
-
 CostModel WithoutBytes(CostModel costs) {
   for (LinkModel* link : {&costs.inside, &costs.across}) {
     link->seconds_per_byte = 0;
@@ -191,8 +170,9 @@ CallPrices::CallPrices(const Cluster& cluster, std::size_t wire_element_bytes,
       if (question.count * wire_element_bytes != bytes) continue;
       Point point;
       point.bytes = static_cast<double>(bytes);
-      point.algorithm =
-          cluster.algorithm != nullptr ? cluster.algorithm : Cheapest(question);
+      point.algorithm = cluster.algorithm != nullptr
+                            ? cluster.algorithm
+                            : CheapestAlgorithm(kAllreduce, question).algorithm;
       point.seconds = PredictSeconds(kAllreduce, *point.algorithm, question);
       point.latency_seconds = LatencyOf(*point.algorithm, question);
       point.rounds = RoundsOf(*point.algorithm, cluster, question);

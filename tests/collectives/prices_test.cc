@@ -74,7 +74,8 @@ TEST(ChooseAlgorithm, KnowsThatLongMessagesCostMore) {
 }
 
 // The root takes in seven messages, and each is half of an exchange for it, or
-// an eighth of what an exchange among all ranks costs them together.
+// an eighth of what an exchange among all ranks costs them together. It waits
+// as long as if all exchanged something.
 TEST(ChooseAlgorithm, PricesMessagesInOneDirection) {
   CallQuestion question = Ask(8, 1000);
   const LinkModel alone{4e-6, 1e-9, 0, 20e-6};
@@ -85,10 +86,45 @@ TEST(ChooseAlgorithm, PricesMessagesInOneDirection) {
     return PredictSeconds(CollectiveKind::kReduce, collectives::kDirectReduce,
                           question);
   };
-  EXPECT_NEAR(predict(), 4e-6 + 7 * (10e-6 + 4000e-9), 1e-12);
+  EXPECT_NEAR(predict(), 8e-6 + 7 * (10e-6 + 4000e-9), 1e-12);
   together = {80e-6, 16e-9, 0, 400e-6};
   question.model = {together, together};
-  EXPECT_NEAR(predict(), 10e-6 + 7 * (50e-6 + 8000e-9), 1e-12);
+  EXPECT_NEAR(predict(), 80e-6 + 7 * (50e-6 + 8000e-9), 1e-12);
+}
+
+// Of the three other ranks one is on the same host, whose messages cost less.
+TEST(ChooseAlgorithm, KnowsHowManyMessagesStayInTheHost) {
+  CallQuestion question = Ask(4, 2);
+  question.hosts = HostMap(4, {{0, 0, 1, 1}});
+  question.model = {LinkModel{1e-6, 0, 0, 2e-6}, LinkModel{10e-6, 0, 0, 40e-6}};
+  const auto predict = [&](CollectiveKind kind, const auto& algorithm) {
+    return PredictSeconds(kind, algorithm, question);
+  };
+  const double all = 10e-6 + 2 * 40e-6 + 2e-6;
+  EXPECT_DOUBLE_EQ(
+      predict(CollectiveKind::kAllgather, collectives::kDirectAllgather), all);
+  EXPECT_DOUBLE_EQ(
+      predict(CollectiveKind::kAllToAll, collectives::kPairwiseAllToAll), all);
+  EXPECT_DOUBLE_EQ(predict(CollectiveKind::kReduceScatter,
+                           collectives::kDirectReduceScatter),
+                   all);
+  EXPECT_DOUBLE_EQ(predict(CollectiveKind::kAllreduce, allreduce::kOneRound),
+                   all);
+  // A root only sends, which is half of an exchange; but it takes no less than
+  // a quarter of what all ranks need together.
+  EXPECT_DOUBLE_EQ(
+      predict(CollectiveKind::kScatter, collectives::kDirectScatter),
+      10e-6 + 40e-6 + 1e-6);
+}
+
+// Of a ring's three hops the slowest block crosses between the hosts in two.
+TEST(ChooseAlgorithm, PricesARingByItsSlowestBlock) {
+  CallQuestion question = Ask(4, 2);
+  question.hosts = HostMap(4, {{0, 0, 1, 1}});
+  question.model = {LinkModel{1e-6, 0, 0, 2e-6}, LinkModel{10e-6, 0, 0, 40e-6}};
+  EXPECT_DOUBLE_EQ(PredictSeconds(CollectiveKind::kAllgather,
+                                  collectives::kRingAllgather, question),
+                   2 * 50e-6 + 3e-6);
 }
 
 TEST(CutOf, MessagesDoNotShrinkAsRanksAreAdded) {

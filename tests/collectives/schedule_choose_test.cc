@@ -89,7 +89,7 @@ TEST(CostModel, ClosedFormsAreThePublishedOnes) {
   EXPECT_DOUBLE_EQ(Formula(kHalvingDoubling, 4, 4000, link), 4 + 60 + 3);
   EXPECT_DOUBLE_EQ(Formula(kTwoSync, 4, 4000, link), 2 + 60 + 4);
   EXPECT_DOUBLE_EQ(Formula(kOneRound, 4, 4000, link), 1 + 120 + 16);
-  EXPECT_DOUBLE_EQ(Formula(kShared, 4, 4000, link), 2 + 8);
+  EXPECT_DOUBLE_EQ(Formula(kShared, 4, 4000, link), 2 * 0.5 + 8);
   EXPECT_DOUBLE_EQ(Formula(kHalvingDoubling, 5, 4000, link), 67 + 2 + 80 + 4);
   for (Algorithm algorithm : kTable) {
     // One rank has no two levels, and there are no places.
@@ -135,12 +135,13 @@ TEST(CostModel, SharedWorkCountsWithItsShare) {
   EXPECT_EQ(all.latency_seconds, together.latency_seconds);
   EXPECT_EQ(all.message_seconds, together.message_seconds);
   const auto half = UnderLoad(alone, together, 0.5);
-  EXPECT_EQ(half.latency_seconds, 4e-6);
+  EXPECT_EQ(half.latency_seconds, together.latency_seconds)
+      << "who waits for a message also waits for a core";
   EXPECT_EQ(half.message_seconds, 8e-6);
   EXPECT_EQ(half.reduce_seconds_per_byte, 6e-10);
   // A line of its own is not shared.
   EXPECT_EQ(half.seconds_per_byte, 2e-9);
-  EXPECT_EQ(UnderLoad(alone, together, 0.01).latency_seconds, 1e-6);
+  EXPECT_EQ(UnderLoad(alone, together, 0.01).message_seconds, 4e-6);
 }
 
 TEST(HostMap, KnowsWhichPartOfTheRanksSendsAlongATree) {
@@ -382,7 +383,7 @@ TEST(ChooseAlgorithm, AddsUpFewTermsForThousandsOfRanks) {
 
 // Eight ranks on few cores: a message takes eight times as long if all ranks
 // send one. Only the last round of a tree has four senders, but every round of
-// an allgather has eight.
+// an allgather has eight. Who waits for a core waits for all who do.
 TEST(ChooseAlgorithm, KnowsThatBusyRanksSlowEachOtherDown) {
   CallQuestion question = Ask(8, 64 << 10);
   const LinkModel alone{10e-6, 0.3e-9, 0, 10e-6};
@@ -397,7 +398,7 @@ TEST(ChooseAlgorithm, KnowsThatBusyRanksSlowEachOtherDown) {
   EXPECT_EQ(broadcast(), &collectives::kTreeBroadcast);
   EXPECT_DOUBLE_EQ(PredictSeconds(CollectiveKind::kBroadcast,
                                   collectives::kTreeBroadcast, question),
-                   (1 + 2 + 4) * (20e-6 + 0.3e-9 * (256 << 10)));
+                   3 * 80e-6 + (1 + 2 + 4) * (10e-6 + 0.3e-9 * (256 << 10)));
 }
 
 // If there are two elements, two ranks own one each, and the blocks of the
@@ -412,16 +413,17 @@ TEST(ChooseAlgorithm, DoesNotPayForEmptyBlocks) {
     return PredictSeconds(kAllreduce, *algorithm, question);
   };
   EXPECT_DOUBLE_EQ(predict(&allreduce::kTwoSync),
-                   2 * (11e-6 + 7 * 0.5 * 24e-6));
+                   2 * (22e-6 + 7 * 0.5 * 24e-6));
   EXPECT_DOUBLE_EQ(predict(&allreduce::kHalvingDoubling),
-                   2 * (70e-6 + (11e-6 + 24e-6) + (5.5e-6 + 20e-6)));
+                   2 * (70e-6 + (22e-6 + 24e-6) + (22e-6 + 20e-6)));
   EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kTwoSync);
   question.count = 8000;
   EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kOneRound);
 }
 
-// Four leaders work between hosts while twelve ranks wait: their messages cost
-// what they cost alone, plus two rounds inside, which are free here.
+// Four leaders work between hosts while nine ranks wait: their messages cost
+// what they cost alone, but wait as long for a core as if all sent some. The
+// two rounds inside are free here.
 TEST(ChooseAlgorithm, KnowsThatOtherRanksWaitForTheLeaders) {
   CallQuestion question =
       Ask(13, 1000, {{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3}});
@@ -430,7 +432,7 @@ TEST(ChooseAlgorithm, KnowsThatOtherRanksWaitForTheLeaders) {
   question.model = {LinkModel(), together};
   question.alone = CostModel{LinkModel(), alone};
   EXPECT_DOUBLE_EQ(PredictSeconds(kAllreduce, allreduce::kTwoLevel, question),
-                   4 * 20e-6);
+                   4 * (10e-6 + 32.5e-6));
 }
 
 TEST(ChooseAlgorithm, PricesTheSegmentsAndTheWindow) {

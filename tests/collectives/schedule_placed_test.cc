@@ -153,7 +153,7 @@ TEST(ChooseAllreduce, ChargesRailsForWhatTheyPlace) {
                           question);
   };
   // Blocks of 2000 bytes on lines that two rails share.
-  const double inside = 2 * 3 + 2 * 2 * 2000 * 0.0005;
+  const double inside = 2 * 0.5 * 3 + 2 * 2 * 2000 * 0.0005;
   const double rounds =
       inside + 2 + 2 * 0.75 * 2000 * 0.02 * 1.3 + 2000 * 0.001;
   const double halving =

@@ -39,7 +39,7 @@ Price OneRoundPrice(const CallQuestion& question, double bytes) {
   if (p == 1) return price;
   const double met = question.Incast() * bytes;
   const double line = question.hosts.all_pairs() * met;
-  price.Add(1, {p - 1, (p - 1) * met, line, p * bytes}, question.Over(line));
+  price.Add(1, {p - 1, (p - 1) * met, line, p * bytes}, question.ToAll(line));
   return price;
 }
 

@@ -34,7 +34,7 @@ Price PriceOf(const CallQuestion& question, double bytes) {
   if (size == 1) return price;
   const std::size_t all = question.count * question.wire_element_bytes;
   if (all > kMostBytes) return ImpossiblePrice();
-  price.Add(1, {0, 0, 0, (size + 1) * bytes}, question.model.inside);
+  price.AddSyncs(1, (size + 1) * bytes, question.model.inside);
   return price;
 }
 

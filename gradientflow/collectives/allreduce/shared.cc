@@ -33,7 +33,7 @@ Schedule Make(int rank, const CallShape& shape, std::size_t count) {
 Price PriceOf(const CallQuestion& question, double bytes) {
   Price price;
   if (question.size() == 1) return price;
-  price.Add(2, {0, 0, 0, bytes}, question.model.inside);
+  price.AddSyncs(2, 2 * bytes, question.model.inside);
   return price;
 }
 

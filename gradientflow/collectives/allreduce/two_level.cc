@@ -242,7 +242,7 @@ Price PriceOf(const CallQuestion& question, double bytes) {
                                        question.alone.value_or(question.model)})
                     .price;
   if (one_sided) {
-    price.Add(2, {0, 0, 0, g * block}, inside);
+    price.AddSyncs(2, 2 * g * block, inside);
     return price;
   }
   price.Add(1, {g - 1, (g - 1) * block, 0, g * block}, inside);

@@ -64,7 +64,7 @@ Price TwoSyncPrice(const CallQuestion& question, double bytes) {
   const double line = question.hosts.all_pairs() / p * met;
   const double filled = question.Filled(bytes, p);
   const double ways = std::max(0.5, filled);
-  const LinkModel link = question.Over(line, filled / ways);
+  const LinkModel link = question.ToAll(line, filled / ways);
   price.Add(1, {ways * (p - 1), sent, line, bytes}, link);
   price.Add(1, {ways * (p - 1), sent, line, 0}, link);
   return price;

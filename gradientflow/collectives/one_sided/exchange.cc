@@ -37,7 +37,7 @@ Price OneSidedPrice(const CallQuestion& question, double shown_bytes,
   Price price;
   if (question.size() == 1) return price;
   const double syncs = shown_bytes <= double{kMailBytes} ? 1 : 2;
-  price.Add(syncs, {0, 0, 0, moved_bytes / syncs}, question.model.inside);
+  price.AddSyncs(syncs, moved_bytes, question.model.inside);
   return price;
 }
 

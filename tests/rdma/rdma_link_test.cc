@@ -50,6 +50,68 @@ TEST_F(RdmaLinkTest, TheNextFrameTellsOfTheLastPieceOfAMessage) {
   EXPECT_EQ(owner().sent.size(), 4U);
 }
 
+TEST_F(RdmaLinkTest, IfTheRingIsFullThePieceIsToldOfByItself) {
+  owner().Send(1, 1, 20000, 2);
+  for (int i = 1; i < kRingSlots; ++i) owner().Send(1, 1, 10, 1);
+  owner().Send(1, 2, 20000, 2);
+  peer_.Settle();
+  ASSERT_EQ(peer_.Numbers().size(), std::size_t{kRingSlots});
+  peer_.GiveGrant(2, 0, {{peer_.end->At(0), peer_.end->region()->rkey}, 20000});
+  peer_.Settle();
+  auto numbers = peer_.Numbers();
+  ASSERT_EQ(numbers.size(), 1U);
+  EXPECT_EQ(numbers[0].kind, ImmediateKind::kPiece);
+  peer_.Credits(1);
+  peer_.Settle();
+  numbers = peer_.Numbers();
+  ASSERT_EQ(numbers.size(), 1U) << "the next frame, when there is room";
+  EXPECT_EQ(numbers[0].kind, ImmediateKind::kFrame);
+  EXPECT_FALSE(numbers[0].filled);
+  EXPECT_TRUE(owner().down.empty());
+}
+
+// A long message of tag 1, whose end the frame of tag 2 tells.
+class RdmaFilledFrame : public RdmaLinkTest {
+ protected:
+  static constexpr std::size_t kBytes = 20000;
+  void Come() {
+    peer_.LongHeader(1, kBytes, 2);
+    peer_.Settle();
+    const Grant grant = peer_.GrantAt(2, 0);
+    ASSERT_EQ(grant.bytes, kBytes);
+    const auto pattern = Pattern(1, kBytes);
+    std::memcpy(&peer_.end->memory()[ScriptedPeer::kStageAt], pattern.data(),
+                kBytes);
+    peer_.Write(grant.there, kBytes, {});
+    ASSERT_TRUE(owner().received.empty());
+    peer_.Frame(2, 10, 2, MessageKind::kData, /*filled=*/true);
+    peer_.Settle();
+  }
+};
+
+TEST_F(RdmaFilledFrame, ThatIsPausedStillEndsTheMessageBeforeIt) {
+  owner().pause_if = [](int, const Header& header) { return header.tag == 2; };
+  Come();
+  ASSERT_EQ(owner().received.size(), 1U);
+  EXPECT_TRUE(Intact(owner().received[0]));
+  EXPECT_EQ(owner().headers, 2U);
+  owner().pause_if = nullptr;
+  peer_.link->Resume(2);
+  peer_.Settle();
+  ASSERT_EQ(owner().received.size(), 2U);
+  EXPECT_TRUE(Intact(owner().received[1]));
+  EXPECT_TRUE(owner().down.empty());
+}
+
+TEST_F(RdmaFilledFrame, IsNotLookedAtIfTheMessageBeforeItClosesTheLink) {
+  owner().on_message = [&](const Header&) { peer_.link->Close(); };
+  Come();
+  EXPECT_EQ(owner().received.size(), 1U);
+  EXPECT_EQ(owner().headers, 1U);
+  EXPECT_TRUE(owner().down.empty());
+  peer_.ExpectAllFree();
+}
+
 // ---- Control messages
 
 // The owner has one place for them, to which both ways would write.

@@ -14,6 +14,10 @@ measured time is the median over all rounds, of the slowest rank.
     --warmup 2 --rounds 1 --json FILE   a slice, which takes less time
   planner.py --sum FILE                 what all slices in the file say together
 
+A file may have a mode several times, each with a probe of its own: --sum then takes
+the median error, and says how far apart the times of the same steps are, which no
+prediction can foresee.
+
 Slices of a cell share a probe if --probes names a folder. With --sum as well, steps
 that were measured earlier are predicted again from the probes there, by the model
 as it is now.
@@ -175,17 +179,31 @@ def print_sum(cells: list[list[report.Row]]) -> None:
     print(f"\n{len(rows)} predictions: median error "
           f"{report.median(errors):.1%}, worst {max(errors):.1%}; {right} of "
           f"{count} pairs that differ by more than 10 % are in the right order")
+    spreads = [row["spread"] for row in rows if "spread" in row]
+    if spreads:
+        print(f"{len(spreads)} were measured several times; the slowest time over the "
+              f"fastest: median {report.median(spreads):.2f}, most "
+              f"{max(spreads):.2f}")
 
 
 def cells_of(rows: Iterable[report.Row]) -> list[list[report.Row]]:
     """The rows of each model, link, congestion control, number of ranks and sweep.
-    If a mode was measured several times, the last one counts."""
-    cells: dict[tuple[Any, ...], dict[str, report.Row]] = {}
+    If a mode was measured several times, the one with the median error counts;
+    "spread" is then its slowest measurement over its fastest."""
+    cells: dict[tuple[Any, ...], dict[str, list[report.Row]]] = {}
     for row in rows:
         place = (row["sweep"], row["model"], row["link_gbps"], row["congestion"],
                  row["ranks"])
-        cells.setdefault(place, {})[row["mode"]] = row
-    return [list(cells[place].values()) for place in sorted(cells)]
+        cells.setdefault(place, {}).setdefault(row["mode"], []).append(row)
+    return [list(map(median_row, cells[place].values())) for place in sorted(cells)]
+
+
+def median_row(again: list[report.Row]) -> report.Row:
+    if len(again) == 1:
+        return again[0]
+    steps = [row["measured_ms"] for row in again]
+    middle = sorted(again, key=lambda row: row["error"])[(len(again) - 1) // 2]
+    return {**middle, "spread": max(steps) / min(steps)}
 
 
 def cell_row(cell: list[report.Row]) -> report.Row:

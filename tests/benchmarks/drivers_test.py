@@ -125,14 +125,16 @@ class Planner(unittest.TestCase):
                 "measured_ms": measured, "predicted_ms": predicted,
                 "error": predicted / measured - 1}
 
-    def test_slices_of_a_cell_are_summed_up_by_their_last_measurements(self):
+    def test_slices_of_a_cell_are_summed_up_by_their_median_errors(self):
         rows = [self.row("dense, lazy", 100, 300),
                 self.row("dense, lazy", 100, 110, ranks=4),
                 self.row("csc, lazy", 50, 49),
                 self.row("dense, lazy", 100, 105),
-                self.row("dense, one bucket", 104, 100)]
+                self.row("dense, one bucket", 104, 100),
+                self.row("dense, lazy", 150, 105)]
         cell, other = planner.cells_of(rows)
         self.assertEqual([row["predicted_ms"] for row in cell], [105, 49, 100])
+        self.assertEqual([row.get("spread") for row in cell], [1.5, None, None])
         self.assertEqual(len(other), 1)
         line = planner.cell_row(cell)
         self.assertAlmostEqual(line["dense"], 0.05)

@@ -26,7 +26,10 @@ part of all other threads:
   collectives.py --fabric tcp --io-threads 0,1,2 --collective all_to_all --min 4MB
 
 A size is that of the buffer, or of one rank's block if there is one per rank;
---max bounds all blocks together. The root changes from call to call.
+--max bounds all blocks together. A collective with a root (broadcast, reduce,
+gather, scatter) may end on some ranks before others have begun it. So there, as in
+OSU's benchmarks, a barrier that is not timed follows each call; the root is
+another one in each round.
 """
 
 import argparse
@@ -48,7 +51,9 @@ from lib.ranks import Team
 from peers import IO, RING_WAYS, WAYS, start_all
 
 MOST_RANKS = 64  # Up to so many, sums are exact in every type.
+MOST_EXACT = 8  # With more ranks, exact links would keep the cores busy.
 BLOCKS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
+ROOTED = ("broadcast", "reduce", "gather", "scatter")
 COLLECTIVES = ("allreduce", "broadcast", "reduce", *BLOCKS)
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -82,15 +87,15 @@ class Contestant:
     name: str
     note: str
     team: Team
-    words: str
+    words: str  # The root follows.
     seconds: list[float] = dataclasses.field(default_factory=list)
     # The differences of cpu_seconds(), per batch.
     cpu: list[list[float]] = dataclasses.field(default_factory=list)
 
-    def run(self, size: int, warmup: int, iterations: int) -> None:
+    def run(self, size: int, warmup: int, iterations: int, root: int) -> None:
         before = cpu_seconds(self.team)
         self.seconds.append(run_batch(
-            self.team, f"{size} {warmup} {iterations} 0 {self.words}")[0])
+            self.team, f"{size} {warmup} {iterations} 0 {self.words} {root}")[0])
         self.cpu.append([now - then for now, then in
                          zip(cpu_seconds(self.team), before)])
 
@@ -131,22 +136,26 @@ def contestants_of(args: report.Args, team: Team, collective: str,
 def measure(args: report.Args, teams: list[Team], collective: str,
             size: int, algorithm: str) -> report.Row:
     """Runs all teams on one size: checks them, then times them in turn."""
-    iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
-    warmup = 1 + iterations // 10
     contestants = [one for team in teams for one in contestants_of(
         args, team, collective, algorithm)]
     ours, wrong, order = contestants[0], 0, random.Random(1)
-    note = run_batch(ours.team, f"{size} 0 1 1 {ours.words}")[2]
+    note = run_batch(ours.team, f"{size} 0 1 1 {ours.words} 0")[2]
     if args.best:  # Of all algorithms that these ranks can run.
         contestants += [
             dataclasses.replace(one, name="best") for name in note["prices"]
             for one in contestants_of(args, teams[0], collective, name)]
     for one in contestants:
-        wrong += run_batch(one.team, f"{size} 0 1 1 {one.words}")[1]
+        wrong += run_batch(one.team, f"{size} 0 1 1 {one.words} 0")[1]
+    iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
+    if args.batch_ms:
+        seconds = run_batch(ours.team, f"{size} 1 3 0 {ours.words} 0")[0]
+        iterations = max(3, min(1000, int(1e-3 * args.batch_ms / seconds)))
+    warmup = 1 + iterations // 10
     for _ in range(args.rounds):
+        root = order.randrange(args.ranks) if collective in ROOTED else 0
         # What runs after a slow batch is slowed down, too.
         for one in order.sample(contestants, len(contestants)):
-            one.run(size, warmup, iterations)
+            one.run(size, warmup, iterations, root)
     moved = moved_bytes(collective, size, args.ranks)
     batch_bytes = args.ranks * moved * (warmup + iterations)
     row: report.Row = {
@@ -225,6 +234,9 @@ def options(add: report.Add) -> None:
     add("--io-threads", type=report.list_of(str), default=["auto"],
         help="a list: ours with the first, next to ours with the others")
     add("--iters", type=int, default=0, help="per batch; 0: by size")
+    add("--batch-ms", type=float, default=0,
+        help="so long a batch of ours, in place of --iters: with --gbps, 50 is "
+        "long beside what a link lets through at once")
     add("--rounds", type=report.at_least(1), default=5)
     add("--bound", action="store_true")
     add("--peer", type=report.some_of(("openmpi", "gloo")), default=[],
@@ -244,7 +256,8 @@ def main(args: report.Args) -> None:
     with tempfile.TemporaryDirectory() as args.folder, \
             Network(args.ranks, args.gbps[0] if args.gbps else None,
                     per_host=args.per_host, more_gbps=args.gbps[1:],
-                    congestion=args.congestion) as network:
+                    congestion=args.congestion,
+                    exact=args.ranks <= MOST_EXACT) as network:
         args.congestion = None if args.fabric == "shm" else network.congestion
         teams = list(start_all(args, network))
         others = [team.name for team in teams[1:]] + ["best"] * args.best

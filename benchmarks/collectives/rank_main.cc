@@ -1,6 +1,6 @@
 // One rank of this library's collectives: `rank MOST_BYTES`. Rank, size and
 // rendezvous are in GRADIENTFLOW_* variables. The words of a batch are
-// collective, dtype, wire dtype and algorithm. Its bytes are those of the
+// collective, dtype, wire dtype, algorithm and root. Its bytes are those of the
 // buffer, or of one rank's block if there is one per rank.
 #include <unistd.h>
 
@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "benchmarks/collectives/worker.h"
@@ -34,7 +35,6 @@ class Ours final : public Worker {
 
   void Prepare(const Batch& batch) override {
     call_ = CollectiveCall();
-    turn_ = 0;
     int kind = 0;
     while (Name(CollectiveKind(kind)) != batch.words.at(0)) {
       if (++kind == kCollectiveKinds) break;
@@ -47,6 +47,7 @@ class Ours final : public Worker {
     }
     call_.kind = CollectiveKind(kind);
     call_.algorithm = Must(ParseAlgorithm(call_.kind, batch.words.at(3)));
+    call_.root = std::stoi(batch.words.at(4));
     call_.input = input_;
     call_.output = output_;
     call_.count = batch.bytes / SizeOf(*dtype);
@@ -58,11 +59,9 @@ class Ours final : public Worker {
     if (Is({kAllToAll, kGather})) call_.recv_counts = equal;
     call_.equal_counts = Is({kAllToAll});
   }
-  // The root changes from call to call, so that it cannot run ahead, and in no
-  // order that one algorithm's calls could follow each other in.
-  void Once() override {
-    call_.root = static_cast<int>(turn_++ * 2654435761U >> 16) % comm_->size();
-    Must(comm_->Run(call_));
+  void Once() override { Must(comm_->Run(call_)); }
+  bool MayRunAhead() const override {
+    return Is({kBroadcast, kReduce, kGather, kScatter});
   }
   void Barrier() override { benchmarks::Barrier(*comm_); }
 
@@ -118,10 +117,12 @@ class Ours final : public Worker {
     FillPattern(call_.dtype, rank, given, in_place ? output_ : input_);
     Once();
     const bool gathers = Is({kAllgather, kAllToAll, kGather});
-    const bool elsewhere = Is({kReduce, kGather}) && rank != 0;
+    const bool elsewhere = Is({kReduce, kGather}) && rank != call_.root;
     std::uint64_t wrong = 0;
     for (int b = 0; b < (elsewhere ? 0 : gathers ? size : 1); ++b) {
-      Expected expected = {b, Reduces(call_.kind) ? size : b + 1};
+      const int first = Is({kBroadcast, kScatter}) ? call_.root : b;
+      Expected expected = {Reduces(call_.kind) ? 0 : first,
+                           Reduces(call_.kind) ? size : first + 1};
       if (divides)
         expected.offset = call_.count * static_cast<std::size_t>(rank);
       wrong += CountUnexpected(call_.dtype, expected, call_.count,
@@ -142,7 +143,6 @@ class Ours final : public Worker {
   std::byte* const input_;
   std::byte* const output_;
   CollectiveCall call_;
-  unsigned turn_ = 0;
 };
 
 }  // namespace

@@ -33,6 +33,9 @@ class Worker {
   virtual void Prepare(const Batch& batch) = 0;
   // Does one call of the batch's bytes.
   virtual void Once() = 0;
+  // Whether a rank may be done with a call before all have begun it. Each call
+  // then follows a barrier, which is not timed.
+  virtual bool MayRunAhead() const { return false; }
   virtual void Barrier() = 0;
   // Does one Once() on a known pattern and returns the number of wrong
   // elements. Leaves zeros in the buffers.

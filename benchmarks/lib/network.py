@@ -49,13 +49,20 @@ def _new_namespace() -> subprocess.Popen[str]:
     return holder
 
 
-def _shaper(interface: str, gbps: float) -> str:
-    # The bucket has room for two of the 64 KiB units in which TCP hands over
-    # packets, or for half a millisecond. The queue is at most 10 ms long, like
-    # that of a switch port.
-    burst_bytes = max(131072, round(gbps * 1e9 / 8 * 0.0005))
-    return (f"tc qdisc add dev {interface} root tbf rate "
-            f"{round(gbps * 1e6)}kbit burst {burst_bytes} latency 10ms")
+def _unit_bytes(gbps: float, exact: bool) -> int:
+    """The units in which TCP hands over packets: Linux's 64 KiB or, if `exact`, at
+    most what the line carries in about 64 us."""
+    return min(65536, max(4096, 8192 * round(gbps))) if exact else 65536
+
+
+def _shaper(interface: str, gbps: float, exact: bool) -> list[str]:
+    # The bucket has room for two units or, unless exact, for half a millisecond.
+    # The queue is at most 10 ms long, like that of a switch port.
+    unit = _unit_bytes(gbps, exact)
+    burst_bytes = max(2 * unit, 0 if exact else round(gbps * 1e9 / 8 * 0.0005))
+    return [f"ip link set {interface} gso_max_size {unit}",
+            f"tc qdisc add dev {interface} root tbf rate "
+            f"{round(gbps * 1e6)}kbit burst {burst_bytes} latency 10ms"]
 
 
 class Network:
@@ -68,11 +75,17 @@ class Network:
 
     def __init__(self, ranks: int, gbps: float | None = None, *,
                  per_host: int = 1, more_gbps: Sequence[float] = (),
-                 pacing: bool = False, congestion: str | None = None) -> None:
+                 pacing: bool = False, congestion: str | None = None,
+                 exact: bool = False) -> None:
         """`gbps` is the rate of each link in each direction; None puts all
         ranks on one loopback interface. A host has `per_host` ranks.
         `more_gbps` are the rates of further networks: eth1, eth2 and so on.
         `congestion` is TCP's congestion control, Linux's usual one by default.
+
+        A token bucket lets what has been saved up pass at once: 128 KiB, or half a
+        millisecond of a fast link. So a link that has rested gives a short message
+        more than its rate. If `exact`, it saves at most two units of 64 us each,
+        and 32 KiB take as long as on a line, for more processor time per byte.
 
         Without the right to make namespaces, loopback is this host's own and
         `shared` is true: its counters then include other traffic. Links are
@@ -94,7 +107,10 @@ class Network:
         self.paths: list[str] = []
         self._holders: list[subprocess.Popen[str]] = []
         try:
-            self._make_loopback() if gbps is None else self._make_links(rates)
+            if gbps is None:
+                self._make_loopback()
+            else:
+                self._make_links(rates, exact)
         except PermissionError:
             self.close()
             self.paced, self.shared = gbps is not None, True
@@ -184,7 +200,7 @@ class Network:
         _run_in(self.paths[0], "ip link set lo up",
                 *_with_congestion(self.congestion))
 
-    def _make_links(self, rates: list[float]) -> None:
+    def _make_links(self, rates: list[float], exact: bool) -> None:
         hosts = [self._add() for _ in range(-(-self.ranks // self.per_host))]
         self.paths = [path for path in hosts for _ in range(self.per_host)]
         for network, gbps in enumerate(rates):
@@ -194,10 +210,10 @@ class Network:
                 port, address = f"port{host}", f"10.{77 + network}.0.{host + 1}"
                 _run_in(bridge, f"ip link add {port} master bridge0 up "
                                 f"type veth peer name {name} netns {path}",
-                        _shaper(port, gbps))
+                        *_shaper(port, gbps, exact))
                 _run_in(path, "ip link set lo up",
                         f"ip address add {address}/24 dev {name}",
-                        f"ip link set {name} up", _shaper(name, gbps))
+                        f"ip link set {name} up", *_shaper(name, gbps, exact))
         for path in hosts:
             _run_in(path, *_with_congestion(self.congestion))
 

@@ -12,6 +12,8 @@
 
 namespace gradientflow {
 
+struct CollectiveAlgorithm;
+
 enum class CollectiveKind : std::uint8_t {
   kAllreduce,
   kBroadcast,
@@ -85,18 +87,20 @@ struct CallQuestion {
     return std::min(1.0,
                     bytes / static_cast<double>(wire_element_bytes) / blocks);
   }
-  // Returns the average costs of a round in which such a part of the ranks
-  // sends to other hosts.
+  // Returns the average costs of a round in which `crossing` ranks of the
+  // busiest host send to other hosts.
   LinkModel Hop(double crossing, double share = 1) const;
-  // Returns the average costs of a hop in a ring. A block passes through all
-  // ranks, so a ring with few hops between hosts pays the latency between hosts
-  // only for these. The slowest block leaves out a hop inside a host.
-  LinkModel RingHop(double share = 1) const;
+  // Returns the average costs of a hop in a ring around which blocks travel
+  // `trips` times, less a hop each time. A ring with few hops between hosts
+  // pays the latency between hosts only for these, and the slowest block leaves
+  // out hops inside a host.
+  LinkModel RingHop(int trips, double share = 1) const;
+  // Whether it is run by syncs and memory that all ranks of a host see.
+  bool OneSided(const CollectiveAlgorithm& algorithm) const;
 
  private:
+  // Mixes the costs of messages; `far` is the part that cross between hosts.
   LinkModel Average(double crossing, double far, double share) const;
-  // The part of the other ranks that are on other hosts.
-  double Far() const { return (size() - hosts.largest()) / (size() - 1.0); }
 };
 
 // One way to run a collective: everything the library knows about it. Each

@@ -50,7 +50,7 @@ Price RingPrice(const CallQuestion& question, double bytes) {
   if (question.size() == 1) return price;
   const double crossing = question.hosts.ring();
   price.Add(question.size() - 1, {1, bytes, crossing * bytes, 0},
-            question.RingHop());
+            question.RingHop(1));
   return price;
 }
 

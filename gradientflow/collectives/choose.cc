@@ -57,13 +57,6 @@ bool SendsInsideOneHost(const CollectiveAlgorithm& algorithm,
          question.hosts.hosts() == 1;
 }
 
-bool IsOneSided(const CollectiveAlgorithm& algorithm,
-                const CallQuestion& question) {
-  using Memory = CollectiveAlgorithm::Memory;
-  return algorithm.memory == Memory::kMustShare ||
-         (algorithm.memory == Memory::kMayShare && question.hosts_share_memory);
-}
-
 }  // namespace
 
 const char* Name(CollectiveKind kind) {
@@ -126,11 +119,24 @@ LinkModel CallQuestion::Over(double crossing, double share) const {
                       : UnderLoad(one.inside, model.inside, share);
 }
 
+bool CallQuestion::OneSided(const CollectiveAlgorithm& algorithm) const {
+  using Memory = CollectiveAlgorithm::Memory;
+  return algorithm.memory == Memory::kMustShare ||
+         (algorithm.memory == Memory::kMayShare && hosts_share_memory);
+}
+
+// A rank of the largest host sends most messages inside it, and one of the
+// smallest host fewest.
 LinkModel CallQuestion::ToAll(double crossing, double share) const {
   LinkModel link = Over(crossing, share);
-  if (crossing > 0) {
-    link.message_seconds = Far() * link.message_seconds +
-                           (1 - Far()) * Over(0, share).message_seconds;
+  if (crossing == 0) return link;
+  const double across = link.message_seconds;
+  const double inside = Over(0, share).message_seconds;
+  link.message_seconds = 0;
+  for (const int company : {hosts.largest(), hosts.smallest()}) {
+    const double far = (size() - company) / (size() - 1.0);
+    link.message_seconds =
+        std::max(link.message_seconds, far * across + (1 - far) * inside);
   }
   return link;
 }
@@ -147,11 +153,14 @@ LinkModel CallQuestion::Hop(double crossing, double share) const {
   return Average(crossing, std::min(1.0, crossing / hosts.largest()), share);
 }
 
-LinkModel CallQuestion::RingHop(double share) const {
-  const double crossing = hosts.ring();
-  const double far =
-      crossing / hosts.largest() * hosts.size() / (hosts.size() - 1);
-  return Average(crossing, std::min(1.0, far), share);
+LinkModel CallQuestion::RingHop(int trips, double share) const {
+  if (hosts.hosts() == 1) return Over(0, share);
+  // Twice around, a block leaves out two neighbouring hops. If no host has
+  // three ranks, one of these crosses.
+  const bool leaves_far = trips == 2 && hosts.largest() == 2;
+  const double crossings = trips * hosts.hosts() - (leaves_far ? 1 : 0);
+  const double far = crossings / (trips * (size() - 1.0));
+  return Average(hosts.ring(), std::min(1.0, far), share);
 }
 
 LinkModel CallQuestion::Average(double crossing, double far,
@@ -187,7 +196,7 @@ std::size_t MostSegmentBytes(CollectiveKind kind,
                      std::max(kMostBlocksBytes / ranks, setting / kFewRanks));
   } else if (kind == CollectiveKind::kAllreduce &&
              setting < kMostSegmentBytes) {
-    if (IsOneSided(algorithm, question)) bytes *= kOneSidedSegments;
+    if (question.OneSided(algorithm)) bytes *= kOneSidedSegments;
     if (ranks > kFewRanks) {
       bytes = bytes * ranks / kFewRanks;
       if (algorithm.least_messages) bytes = bytes * ranks / kFewRanks;

@@ -69,8 +69,7 @@ double PredictSeconds(CollectiveKind kind, const CollectiveAlgorithm& algorithm,
                       const CallQuestion& question, int* terms = nullptr);
 
 // Returns the algorithm with the least predicted time; among equals, the first
-// in the table. Ranks that ask equal
-// questions get equal answers.
+// in the table. Ranks that ask equal questions get equal answers.
 AlgorithmChoice ChooseAlgorithm(CollectiveKind kind,
                                 const CallQuestion& question);
 // The same without its line for traces, which takes longer than the choice.

@@ -32,8 +32,8 @@ struct CostModel {
   LinkModel across;
 };
 
-// A kSync is one store that the others see, where a message is written, found
-// and matched: it takes half as long.
+// A kSync is one store that the others see, whereas a message is written, found
+// and matched. So it takes half as long.
 inline double SyncSeconds(const LinkModel& inside) {
   return inside.latency_seconds / 2;
 }
@@ -44,9 +44,9 @@ struct CostModels {
   CostModel alone;     // Only one rank and its peers do.
 };
 // Returns one link's costs if the average rank does `share` of the busiest
-// rank's work: each cost is `share` of its value in `together`, or its value in
-// `alone` if that is larger. Latency is no work: a rank that waits for a
-// message also waits for its turn on a core, with all others that wait.
+// rank's work: each cost but the latency is `share` of its value in `together`,
+// or its value in `alone` if that is larger. The latency is the larger of both,
+// because a rank that waits for a message also waits for its turn on a core.
 LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
                     double share);
 

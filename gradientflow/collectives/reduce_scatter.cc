@@ -79,7 +79,7 @@ Price RingReduceScatterPrice(const CallQuestion& question, double bytes) {
   if (question.size() == 1) return price;
   const double crossing = question.hosts.ring();
   price.Add(question.size() - 1, {1, bytes, crossing * bytes, 2 * bytes},
-            question.RingHop());
+            question.RingHop(1));
   return price;
 }
 

@@ -55,6 +55,11 @@ double RoundsOf(const CollectiveAlgorithm& algorithm, const Cluster& cluster,
   const double round = link.latency_seconds + link.message_seconds;
   if (round == 0) return 0;
   question.model.inside = question.model.across = link;
+  // A sync waits for a pass as a round does, although it takes less time.
+  if (question.OneSided(algorithm)) {
+    question.model.inside.latency_seconds =
+        round / SyncSeconds({.latency_seconds = 1});
+  }
   question.alone.reset();
   return LatencyOf(algorithm, question) / round;
 }

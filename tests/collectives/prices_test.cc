@@ -110,21 +110,42 @@ TEST(ChooseAlgorithm, KnowsHowManyMessagesStayInTheHost) {
                    all);
   EXPECT_DOUBLE_EQ(predict(CollectiveKind::kAllreduce, allreduce::kOneRound),
                    all);
-  // A root only sends, which is half of an exchange; but it takes no less than
-  // a quarter of what all ranks need together.
+  // A root only sends, which is half of an exchange.
   EXPECT_DOUBLE_EQ(
       predict(CollectiveKind::kScatter, collectives::kDirectScatter),
       10e-6 + 40e-6 + 1e-6);
 }
 
-// Of a ring's three hops the slowest block crosses between the hosts in two.
+// The ranks of a ring's hosts, how often its slowest block crosses between
+// hosts, and of how many hops. Twice around it leaves out two hops.
+struct RingOf {
+  std::vector<int> host;
+  double once = 0;
+  double twice = 0;
+};
+
 TEST(ChooseAlgorithm, PricesARingByItsSlowestBlock) {
-  CallQuestion question = Ask(4, 2);
-  question.hosts = HostMap(4, {{0, 0, 1, 1}});
-  question.model = {LinkModel{1e-6, 0, 0, 2e-6}, LinkModel{10e-6, 0, 0, 40e-6}};
-  EXPECT_DOUBLE_EQ(PredictSeconds(CollectiveKind::kAllgather,
-                                  collectives::kRingAllgather, question),
-                   2 * 50e-6 + 3e-6);
+  const RingOf rings[] = {{{0, 0, 1, 1}, 2, 3},
+                          {{0, 1, 1, 1}, 2, 4},
+                          {{0, 1, 2, 3, 3, 3, 3, 3}, 4, 8},
+                          {{0, 0, 0, 1, 1, 1}, 2, 4},
+                          {{0, 1, 2}, 2, 4}};
+  for (const RingOf& ring : rings) {
+    SCOPED_TRACE(::testing::PrintToString(ring.host));
+    const double hops = static_cast<double>(ring.host.size()) - 1;
+    CallQuestion question = Ask(static_cast<int>(ring.host.size()), 100);
+    question.hosts = HostMap(question.size(), {ring.host});
+    question.model = {LinkModel{1e-6, 0, 0, 2e-6},
+                      LinkModel{10e-6, 0, 0, 40e-6}};
+    const auto expect = [&](CollectiveKind kind, const auto& algorithm,
+                            double all, double far) {
+      EXPECT_NEAR(PredictSeconds(kind, algorithm, question),
+                  far * 50e-6 + (all - far) * 3e-6, 1e-12);
+    };
+    expect(CollectiveKind::kAllgather, collectives::kRingAllgather, hops,
+           ring.once);
+    expect(CollectiveKind::kAllreduce, allreduce::kRing, 2 * hops, ring.twice);
+  }
 }
 
 TEST(CutOf, MessagesDoNotShrinkAsRanksAreAdded) {

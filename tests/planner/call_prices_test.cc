@@ -63,6 +63,11 @@ TEST(CallPrices, CountRoundsOfBothKinds) {
     cluster.algorithm = ParseAllreduceAlgorithm("ring").value();
     const CallPrices prices(cluster, 4, Pricing::kClosedForms);
     EXPECT_NEAR(prices.Rounds(4096), 2 * 7, 1e-9) << inside;
+    // A pass is made beside each of two syncs, too, and one round is across.
+    cluster.hosts_share_memory = true;
+    cluster.algorithm = ParseAllreduceAlgorithm("two_level").value();
+    const CallPrices levels(cluster, 4, Pricing::kClosedForms);
+    EXPECT_NEAR(levels.Rounds(4096), 2 + 1, 1e-9) << inside;
   }
 }
 

@@ -102,11 +102,20 @@ Price HalvingDoublingPrice(const CallQuestion& question, double bytes) {
   const HostMap& hosts = question.hosts;
   Price price;
   double half = bytes / 2;
+  Traffic longest = {0, 0, 0, 0};
   for (int k = 0; 1 << k < hosts.core(); ++k, half /= 2) {
     const double line = hosts.Swap(k) * half;
+    if (line > longest.line_bytes) longest = {0, half, line, 0};
     const LinkModel link = question.Over(line, question.Filled(half, 1));
     price.Add(1, {1, half, line, half}, link);
     price.Add(1, {1, half, line, 0}, link);
+  }
+  // Ranks that swap inside their host while others swap across run ahead, and
+  // their next messages keep the line from those that are late.
+  if (hosts.smallest() != hosts.largest()) {
+    LinkModel line;
+    line.seconds_per_byte = question.Over(1).seconds_per_byte;
+    price.Add(1, longest, line);
   }
   if (hosts.core() < hosts.size()) {
     const double line = hosts.fold() * bytes;

@@ -51,7 +51,7 @@ Price RingPrice(const CallQuestion& question, double bytes) {
   if (size == 1) return price;
   const double block = bytes / size;
   const double line = question.hosts.ring() * block;
-  const LinkModel hop = question.RingHop(question.Filled(bytes, size));
+  const LinkModel hop = question.RingHop(2, question.Filled(bytes, size));
   price.Add(size - 1, {1, block, line, block}, hop);
   price.Add(size - 1, {1, block, line, 0}, hop);
   return price;

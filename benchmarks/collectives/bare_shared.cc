@@ -2,6 +2,8 @@
 // is a descriptor of memory that all ranks map: a barrier, then a buffer of
 // float32 per rank. Every rank sums its share of all buffers and stores the
 // result to all of them, in plain loops; no library code is on the timed path.
+// The first word of a batch is how many elements a rank takes at a time, in
+// turn with the others; 0: its share at once.
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -11,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "benchmarks/collectives/worker.h"
 
@@ -19,6 +22,9 @@ namespace {
 
 constexpr int kSpins = 2000;
 constexpr std::size_t kPageBytes = 4096;
+// Between two buffers, so that the same element of both is not a power of two
+// apart: the same banks of memory would then have to open two rows in turn.
+constexpr std::size_t kGapPages = 37;
 
 // At the start of the memory, which the driver has filled with zeros.
 struct alignas(64) BarrierState {
@@ -28,7 +34,8 @@ struct alignas(64) BarrierState {
 
 // Where the buffer of a rank begins; that of rank `ranks` is the end of all.
 std::size_t BufferBegin(int rank, std::size_t most_bytes) {
-  const std::size_t pages = (most_bytes + kPageBytes - 1) / kPageBytes;
+  const std::size_t pages =
+      (most_bytes + kPageBytes - 1) / kPageBytes + kGapPages;
   return kPageBytes * (1 + pages * static_cast<std::size_t>(rank));
 }
 
@@ -54,6 +61,7 @@ class BareShared final : public Worker {
 
   void Prepare(const Batch& batch) override {
     count_ = batch.bytes / sizeof(float);
+    turn_ = std::stoul(batch.words.at(0));
   }
 
   void Barrier() override {
@@ -75,12 +83,13 @@ class BareShared final : public Worker {
   void Once() override {
     Barrier();
     const auto rank = static_cast<std::size_t>(rank_);
-    const std::size_t begin = count_ * rank / buffers_.size();
-    const std::size_t end = count_ * (rank + 1) / buffers_.size();
-    if (buffers_.size() == 2) {
-      SumTwo(buffers_[0] + begin, buffers_[1] + begin, end - begin);
+    const std::size_t ranks = buffers_.size();
+    if (turn_ == 0) {
+      Sum(count_ * rank / ranks, count_ * (rank + 1) / ranks);
     } else {
-      SumAll(begin, end);
+      for (std::size_t at = rank * turn_; at < count_; at += ranks * turn_) {
+        Sum(at, std::min(at + turn_, count_));
+      }
     }
     Barrier();
   }
@@ -97,7 +106,10 @@ class BareShared final : public Worker {
   }
 
  private:
-  void SumAll(std::size_t begin, std::size_t end) const {
+  void Sum(std::size_t begin, std::size_t end) const {
+    if (buffers_.size() == 2) {
+      return SumTwo(buffers_[0] + begin, buffers_[1] + begin, end - begin);
+    }
     constexpr std::size_t kTile = 2048;
     std::array<float, kTile> sums;
     for (std::size_t at = begin; at < end; at += kTile) {
@@ -117,6 +129,7 @@ class BareShared final : public Worker {
   const int rank_;
   std::vector<float*> buffers_;  // By rank.
   std::size_t count_ = 0;
+  std::size_t turn_ = 0;
 };
 
 }  // namespace

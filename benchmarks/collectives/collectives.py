@@ -12,11 +12,11 @@
 
 Every result is checked first. Times are medians over the rounds. In each round
 all programs run one batch after the other. A ratio is their time over ours, so
-above 1 ours is faster; it is the median of the ratios of all rounds. The bound
-in shared memory is a bare loop over the same memory. Over TCP there are two,
-each in the best of several ways: between two ranks the bound is a bare exchange
-of the same bytes, which come from a cache and are not added, and the ring is a
-bare allreduce of the caller's memory. No allreduce reaches the first.
+above 1 ours is faster; it is the median of the ratios of all rounds. A bound is a
+bare program in the best of several ways. In shared memory it is a loop over the
+same memory. Over TCP there are two: between two ranks the bound is an exchange of
+the same bytes, which come from a cache and are not added, and the ring is an
+allreduce of the caller's memory. No allreduce reaches the first.
 "cpu" is the processor time of an average rank per byte that the busiest rank has
 to send or receive. Among 48 ranks a byte should cost little more than among 8,
 and with --bound what it costs the bare ring. With io threads, "driver" is the
@@ -28,8 +28,9 @@ part of all other threads:
 A size is that of the buffer, or of one rank's block if there is one per rank;
 --max bounds all blocks together. A collective with a root (broadcast, reduce,
 gather, scatter) may end on some ranks before others have begun it. So there, as in
-OSU's benchmarks, a barrier that is not timed follows each call; the root is
-another one in each round.
+OSU's benchmarks, a barrier that is not timed follows each call ("cpu" has it), and
+the root is drawn anew in each round. Links are exact up to 8 ranks (see
+lib/network.py).
 """
 
 import argparse
@@ -48,7 +49,7 @@ import show
 from lib import report
 from lib.network import Network, congestion_option
 from lib.ranks import Team
-from peers import IO, RING_WAYS, WAYS, start_all
+from peers import IO, RING_WAYS, SHARED_WAYS, WAYS, start_all
 
 MOST_RANKS = 64  # Up to so many, sums are exact in every type.
 MOST_EXACT = 8  # With more ranks, exact links would keep the cores busy.
@@ -127,6 +128,9 @@ def contestants_of(args: report.Args, team: Team, collective: str,
     elif team.name == "bound" and args.fabric == "tcp":
         words = {f"{way[0]} conn, {way[1] >> 10}K{', spins' * way[2]}":
                  " ".join(map(str, way)) for way in WAYS}
+    elif team.name == "bound":
+        words = {f"{turn >> 8}K in turn" if turn else "at once": str(turn)
+                 for turn in SHARED_WAYS}
     else:
         words = {"": collective}
     return [Contestant(team.name, note, team, word)
@@ -139,13 +143,14 @@ def measure(args: report.Args, teams: list[Team], collective: str,
     contestants = [one for team in teams for one in contestants_of(
         args, team, collective, algorithm)]
     ours, wrong, order = contestants[0], 0, random.Random(1)
-    note = run_batch(ours.team, f"{size} 0 1 1 {ours.words} 0")[2]
+    last = args.ranks - 1 if collective in ROOTED else 0
+    note = run_batch(ours.team, f"{size} 0 1 1 {ours.words} {last}")[2]
     if args.best:  # Of all algorithms that these ranks can run.
         contestants += [
             dataclasses.replace(one, name="best") for name in note["prices"]
             for one in contestants_of(args, teams[0], collective, name)]
     for one in contestants:
-        wrong += run_batch(one.team, f"{size} 0 1 1 {one.words} 0")[1]
+        wrong += run_batch(one.team, f"{size} 0 1 1 {one.words} {last}")[1]
     iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
     if args.batch_ms:
         seconds = run_batch(ours.team, f"{size} 1 3 0 {ours.words} 0")[0]
@@ -169,6 +174,8 @@ def measure(args: report.Args, teams: list[Team], collective: str,
         **ours.cpu_per_byte(batch_bytes)}
     if args.congestion is not None:
         row["congestion"] = args.congestion
+    if args.gbps:
+        row["exact"] = args.ranks <= MOST_EXACT
     for other in dict.fromkeys(one.name for one in contestants[1:]):
         best = min((one for one in contestants[1:] if one.name == other),
                    key=Contestant.us)
@@ -235,8 +242,8 @@ def options(add: report.Add) -> None:
         help="a list: ours with the first, next to ours with the others")
     add("--iters", type=int, default=0, help="per batch; 0: by size")
     add("--batch-ms", type=float, default=0,
-        help="so long a batch of ours, in place of --iters: with --gbps, 50 is "
-        "long beside what a link lets through at once")
+        help="in place of --iters: about how long a batch of ours takes, with 3 to "
+        "1000 calls; 50 is long beside what a link lets through at once")
     add("--rounds", type=report.at_least(1), default=5)
     add("--bound", action="store_true")
     add("--peer", type=report.some_of(("openmpi", "gloo")), default=[],

@@ -9,8 +9,8 @@
 
 // collectives.py gives the programs that it compares orders (lib/serve.h):
 //
-//   <- bytes warmup iterations check [word...]    a batch; the words are the
-//                                                 program's own
+//   <- bytes warmup iterations check word... root   a batch; the words are the
+//                                                   program's own
 //   -> ok <seconds per call> <wrong elements> [note]
 //
 // Only the answer to a check has a note: what the program says of the call.
@@ -34,7 +34,8 @@ class Worker {
   // Does one call of the batch's bytes.
   virtual void Once() = 0;
   // Whether a rank may be done with a call before all have begun it. Each call
-  // then follows a barrier, which is not timed.
+  // then follows a barrier, which is not timed, and the result is the largest
+  // of the ranks' means.
   virtual bool MayRunAhead() const { return false; }
   virtual void Barrier() = 0;
   // Does one Once() on a known pattern and returns the number of wrong

@@ -50,9 +50,9 @@ def _new_namespace() -> subprocess.Popen[str]:
 
 
 def _unit_bytes(gbps: float, exact: bool) -> int:
-    """The units in which TCP hands over packets: Linux's 64 KiB or, if `exact`, at
-    most what the line carries in about 64 us."""
-    return min(65536, max(4096, 8192 * round(gbps))) if exact else 65536
+    """The units in which TCP hands over packets: Linux's 64 KiB or, if `exact`,
+    what the line carries in about 64 us, but at least 4 KiB and at most 64."""
+    return min(65536, max(4096, round(8192 * gbps))) if exact else 65536
 
 
 def _shaper(interface: str, gbps: float, exact: bool) -> list[str]:
@@ -84,8 +84,9 @@ class Network:
 
         A token bucket lets what has been saved up pass at once: 128 KiB, or half a
         millisecond of a fast link. So a link that has rested gives a short message
-        more than its rate. If `exact`, it saves at most two units of 64 us each,
-        and 32 KiB take as long as on a line, for more processor time per byte.
+        more than its rate. If `exact`, it saves at most two units of about 64 us,
+        and no message comes earlier than that; but a byte costs more processor
+        time.
 
         Without the right to make namespaces, loopback is this host's own and
         `shared` is true: its counters then include other traffic. Links are

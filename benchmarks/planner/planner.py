@@ -14,11 +14,11 @@ measured time is the median over all rounds, of the slowest rank.
     --warmup 2 --rounds 1 --json FILE   a slice, which takes less time
   planner.py --sum FILE                 what all slices in the file say together
 
-A file may have a mode several times, each with a probe of its own: --sum then takes
-the median error, and says how far apart the times of the same steps are, which no
-prediction can foresee.
+A file may have a mode several times, each measured with a probe of its own: --sum
+then takes the median error, and says how far apart the times of the same steps are,
+which no prediction can foresee.
 
-Slices of a cell share a probe if --probes names a folder. With --sum as well, steps
+Slices of a cell share a probe if --probes names a folder; repeated runs should not. With --sum as well, steps
 that were measured earlier are predicted again from the probes there, by the model
 as it is now.
 """
@@ -202,7 +202,10 @@ def median_row(again: list[report.Row]) -> report.Row:
     if len(again) == 1:
         return again[0]
     steps = [row["measured_ms"] for row in again]
-    middle = sorted(again, key=lambda row: row["error"])[(len(again) - 1) // 2]
+    ordered = sorted(again, key=lambda row: row["error"])
+    # Of two in the middle the worse counts.
+    middle = max(ordered[(len(again) - 1) // 2], ordered[len(again) // 2],
+                 key=lambda row: abs(row["error"]))
     return {**middle, "spread": max(steps) / min(steps)}
 
 

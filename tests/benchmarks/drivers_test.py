@@ -317,6 +317,14 @@ class Allreduce(unittest.TestCase):
                          ["ring", "two_sync"])
         self.assertEqual(rows[0]["wire"], "float16")
 
+    def test_what_has_a_root_is_checked_with_the_last_rank_as_root(self):
+        rows = run(collectives, *self.SHORT, "--fabric", "tcp", "--ranks", "3",
+                   "--collective", ",".join(collectives.ROOTED),
+                   "--batch-ms", "1")
+        self.assertEqual({row["collective"] for row in rows},
+                         set(collectives.ROOTED))
+        self.assertEqual(sum(row["wrong"] for row in rows), 0)
+
     def test_prices_stand_beside_the_times_of_all_algorithms(self):
         for row in run(collectives, *self.SHORT, "--fabric", "tcp", "--ranks",
                        "3", "--best"):

@@ -25,8 +25,6 @@
 namespace gradientflow {
 namespace {
 
-// Less than the L2 cache of any core.
-constexpr std::size_t kTileBytes = std::size_t{32} << 10;
 // The bytes that one Run() reduces before other segments have their turn.
 constexpr std::size_t kTurnBytes = std::size_t{1} << 20;
 // A mailbox is read only in the turn of its own sync, which is what
@@ -366,8 +364,8 @@ bool SharedSide::Pull(const Action& action) {
   return true;
 }
 
-// A tile is read from all ranks and written to all ranks while it is in the
-// cache.
+// The kernel reads a few elements from all ranks and writes them to all ranks
+// before it goes on, so that every byte is read once and written once.
 bool SharedSide::PullReduce(const Action& action) {
   const Operation& operation = *data_.operation();
   const auto parties = static_cast<int>(peers_.size());
@@ -377,40 +375,33 @@ bool SharedSide::PullReduce(const Action& action) {
   const DType dtype = data_.dtype();
   const DType wire = operation.call.wire;
   const Slice& src = action.src.count > 0 ? action.src : action.dst;
-  const std::size_t tile = kTileBytes / data_.element_bytes();
   std::array<const void*, kernels::kMaxParties> sources;
   std::array<void*, kernels::kMaxParties> dests;
   const std::size_t end = TurnEnd(action);
-  std::size_t at = pulled_;
-  while (at < end && data_.status().ok()) {
-    const std::size_t n = std::min(tile, end - at);
-    data_.MemoryOf(action.dst)
-        .ForEachRun(data_.Position(action.dst) + at, n,
-                    [&](std::byte* mine, std::size_t run, std::size_t done) {
-                      for (int i = 0; i < parties; ++i) {
-                        // In place, a part of this rank's own buffer may not be
-                        // staged.
-                        const bool in_place =
-                            !data_.schedule().shown && peers_[i].rank == me;
-                        std::byte* seen =
-                            in_place ? mine
-                                     : SeenOf(peers_[i], src, at + done, run);
-                        if (seen == nullptr) return;
-                        sources[i] = seen;
-                        dests[i] = seen;
-                      }
-                      if (!action.push) dests[0] = mine;
-                      args_.kernels.reduce_many(
-                          {sources.data(), parties, -1, dtype_, dests.data(),
-                           action.push ? parties : 1, dtype,
-                           action.final ? wire : dtype, run, operation.op,
-                           scale, data_.nonfinite(action.final), wire,
-                           action.last ? data_.Unscale() : 1.0F},
-                          nullptr);
-                    });
-    at += n;
-  }
-  if (!TurnIsOver(action, at)) return false;
+  data_.MemoryOf(action.dst)
+      .ForEachRun(
+          data_.Position(action.dst) + pulled_, end - pulled_,
+          [&](std::byte* mine, std::size_t run, std::size_t done) {
+            for (int i = 0; i < parties; ++i) {
+              // In place, a part of this rank's own buffer may not be
+              // staged.
+              const bool in_place =
+                  !data_.schedule().shown && peers_[i].rank == me;
+              std::byte* seen =
+                  in_place ? mine : SeenOf(peers_[i], src, pulled_ + done, run);
+              if (seen == nullptr) return;
+              sources[i] = seen;
+              dests[i] = seen;
+            }
+            if (!action.push) dests[0] = mine;
+            args_.kernels.reduce_many(
+                {sources.data(), parties, -1, dtype_, dests.data(),
+                 action.push ? parties : 1, dtype, action.final ? wire : dtype,
+                 run, operation.op, scale, data_.nonfinite(action.final), wire,
+                 action.last ? data_.Unscale() : 1.0F},
+                nullptr);
+          });
+  if (!TurnIsOver(action, end)) return false;
   Count(action.dst.count, peers_.size() - 1, action.push ? 2 : 1);
   return true;
 }

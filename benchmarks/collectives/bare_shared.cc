@@ -1,11 +1,12 @@
 // The bare loop: one rank of `bare_shared MOST_BYTES RANK RANKS MEMORY`. MEMORY
-// is a descriptor of memory that all ranks map: a barrier, then a buffer of
-// float32 per rank. Every rank sums its share of all buffers and stores the
+// is a descriptor of an empty file that all ranks map: a barrier, then a buffer
+// of float32 per rank. Every rank sums its share of all buffers and stores the
 // result to all of them, in plain loops; no library code is on the timed path.
-// The first word of a batch is how many elements a rank takes at a time, in
+// The word of a batch is how many elements a rank takes at a time, in
 // turn with the others; 0: its share at once.
 #include <sched.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -26,7 +27,7 @@ constexpr std::size_t kPageBytes = 4096;
 // apart: the same banks of memory would then have to open two rows in turn.
 constexpr std::size_t kGapPages = 37;
 
-// At the start of the memory, which the driver has filled with zeros.
+// At the start of the memory, which begins with zeros as all of it.
 struct alignas(64) BarrierState {
   std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<std::uint32_t> generation;
@@ -140,10 +141,13 @@ int main(int argc, char** argv) {
   if (argc != 5) return 2;
   const int ranks = std::atoi(argv[3]);
   const std::size_t most_bytes = std::strtoull(argv[1], nullptr, 10);
+  const std::size_t bytes = BufferBegin(ranks, most_bytes);
+  const int file = std::atoi(argv[4]);
+  // Every rank gives the file the same length.
+  const bool sized = ftruncate(file, static_cast<off_t>(bytes)) == 0;
   void* const memory =
-      mmap(nullptr, BufferBegin(ranks, most_bytes), PROT_READ | PROT_WRITE,
-           MAP_SHARED, std::atoi(argv[4]), 0);
-  if (memory == MAP_FAILED) {
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+  if (!sized || memory == MAP_FAILED) {
     std::perror("bare_shared: mmap");
     return 1;
   }

@@ -88,7 +88,7 @@ class Contestant:
     name: str
     note: str
     team: Team
-    words: str  # The root follows.
+    words: str
     seconds: list[float] = dataclasses.field(default_factory=list)
     # The differences of cpu_seconds(), per batch.
     cpu: list[list[float]] = dataclasses.field(default_factory=list)
@@ -96,7 +96,7 @@ class Contestant:
     def run(self, size: int, warmup: int, iterations: int, root: int) -> None:
         before = cpu_seconds(self.team)
         self.seconds.append(run_batch(
-            self.team, f"{size} {warmup} {iterations} 0 {self.words} {root}")[0])
+            self.team, f"{size} {warmup} {iterations} 0 {root} {self.words}")[0])
         self.cpu.append([now - then for now, then in
                          zip(cpu_seconds(self.team), before)])
 
@@ -143,21 +143,22 @@ def measure(args: report.Args, teams: list[Team], collective: str,
     contestants = [one for team in teams for one in contestants_of(
         args, team, collective, algorithm)]
     ours, wrong, order = contestants[0], 0, random.Random(1)
-    last = args.ranks - 1 if collective in ROOTED else 0
-    note = run_batch(ours.team, f"{size} 0 1 1 {ours.words} {last}")[2]
+    rooted = collective in ROOTED
+    last = args.ranks - 1 if rooted else -1
+    note = run_batch(ours.team, f"{size} 0 1 1 {last} {ours.words}")[2]
     if args.best:  # Of all algorithms that these ranks can run.
         contestants += [
             dataclasses.replace(one, name="best") for name in note["prices"]
             for one in contestants_of(args, teams[0], collective, name)]
     for one in contestants:
-        wrong += run_batch(one.team, f"{size} 0 1 1 {one.words} {last}")[1]
+        wrong += run_batch(one.team, f"{size} 0 1 1 {last} {one.words}")[1]
     iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
     if args.batch_ms:
-        seconds = run_batch(ours.team, f"{size} 1 3 0 {ours.words} 0")[0]
+        seconds = run_batch(ours.team, f"{size} 1 3 0 {last} {ours.words}")[0]
         iterations = max(3, min(1000, int(1e-3 * args.batch_ms / seconds)))
     warmup = 1 + iterations // 10
     for _ in range(args.rounds):
-        root = order.randrange(args.ranks) if collective in ROOTED else 0
+        root = order.randrange(args.ranks) if rooted else -1
         # What runs after a slow batch is slowed down, too.
         for one in order.sample(contestants, len(contestants)):
             one.run(size, warmup, iterations, root)

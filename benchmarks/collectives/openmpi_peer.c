@@ -58,18 +58,13 @@ static size_t Check(const char* name, size_t count) {
 }
 
 /* As in worker.cc: what has a root is timed call by call. */
-static int HasRoot(const char* name) {
-  return strcmp(name, "broadcast") == 0 || strcmp(name, "reduce") == 0 ||
-         strcmp(name, "gather") == 0 || strcmp(name, "scatter") == 0;
-}
-
 static double Timed(const char* name, size_t count, int root, int warmup,
                     int iterations) {
   double begin, seconds = 0;
   for (int i = 0; i < warmup; ++i) Call(name, count, root);
   MPI_Barrier(MPI_COMM_WORLD);
   begin = MPI_Wtime();
-  if (!HasRoot(name)) {
+  if (root < 0) {
     for (int i = 0; i < iterations; ++i) Call(name, count, root);
     return (MPI_Wtime() - begin) / iterations;
   }
@@ -104,10 +99,10 @@ int main(int argc, char** argv) {
   fflush(out);
   while (fgets(line, sizeof(line), in) != NULL) {
     size_t bytes = 0;
-    int warmup = 0, iterations = 1, check = 0, root = 0;
-    if (sscanf(line, "%zu %d %d %d %31s %d", &bytes, &warmup, &iterations,
-               &check, name, &root) < 6 ||
-        root < 0 || root >= size) {
+    int warmup = 0, iterations = 1, check = 0, root = -1;
+    if (sscanf(line, "%zu %d %d %d %d %31s", &bytes, &warmup, &iterations,
+               &check, &root, name) != 6 ||
+        root >= size) {
       fprintf(out, "error not a batch: %s", line);
     } else if (check) {
       fprintf(out, "ok 0 %zu\n", Check(name, bytes / sizeof(float)));

@@ -19,7 +19,6 @@ MOST_CONNECTIONS = 4
 # Connections, most bytes of a call, and whether it spins.
 WAYS = list(itertools.product((1, 2, MOST_CONNECTIONS),
                               (64 << 10, 256 << 10, 1 << 20), (0, 1)))
-GAP_PAGES = 37  # As in bare_shared.cc.
 # Elements that a rank of the bare loop takes at a time.
 SHARED_WAYS = (0, 4 << 10, 16 << 10, 128 << 10)
 # The most bytes of a receive and of a send.
@@ -37,7 +36,6 @@ def start_ours(args: argparse.Namespace, network: Network, name: str,
 
 def start_bare_shared(args: argparse.Namespace, network: Network) -> Team:
     memory = os.memfd_create("bare_shared")
-    os.truncate(memory, 4096 * (1 + args.ranks * (GAP_PAGES - -args.max // 4096)))
     try:
         return start_team("bound", network, [
             program("collectives/bare_shared"), str(args.max), "{rank}",

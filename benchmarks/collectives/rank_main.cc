@@ -1,6 +1,6 @@
 // One rank of this library's collectives: `rank MOST_BYTES`. Rank, size and
 // rendezvous are in GRADIENTFLOW_* variables. The words of a batch are
-// collective, dtype, wire dtype, algorithm and root. Its bytes are those of the
+// collective, dtype, wire dtype and algorithm. Its bytes are those of the
 // buffer, or of one rank's block if there is one per rank.
 #include <unistd.h>
 
@@ -47,7 +47,7 @@ class Ours final : public Worker {
     }
     call_.kind = CollectiveKind(kind);
     call_.algorithm = Must(ParseAlgorithm(call_.kind, batch.words.at(3)));
-    call_.root = std::stoi(batch.words.at(4));
+    call_.root = std::max(0, batch.root);
     call_.input = input_;
     call_.output = output_;
     call_.count = batch.bytes / SizeOf(*dtype);
@@ -60,9 +60,6 @@ class Ours final : public Worker {
     call_.equal_counts = Is({kAllToAll});
   }
   void Once() override { Must(comm_->Run(call_)); }
-  bool MayRunAhead() const override {
-    return Is({kBroadcast, kReduce, kGather, kScatter});
-  }
   void Barrier() override { benchmarks::Barrier(*comm_); }
 
   // {"prices": {"ring": seconds, ...}, "chosen": "ring", "links": {"across":

@@ -18,7 +18,8 @@ constexpr std::size_t kPeriod = 1009;
 Batch Parse(const std::string& line) {
   std::istringstream in(line);
   Batch batch;
-  in >> batch.bytes >> batch.warmup >> batch.iterations >> batch.check;
+  in >> batch.bytes >> batch.warmup >> batch.iterations >> batch.check >>
+      batch.root;
   if (!in || batch.iterations < 1) {
     throw std::invalid_argument("not a batch: " + line);
   }
@@ -46,23 +47,23 @@ std::vector<std::byte> Period(DType dtype, int first, int end) {
 }
 
 // Seconds per call of this rank.
-double Timed(Worker& worker, int warmup, int iterations) {
-  for (int i = 0; i < warmup; ++i) worker.Once();
+double Timed(Worker& worker, const Batch& batch) {
+  for (int i = 0; i < batch.warmup; ++i) worker.Once();
   worker.Barrier();
   const Clock& clock = SteadyClock();
   Clock::Time begin = clock.Now();
-  if (!worker.MayRunAhead()) {
-    for (int i = 0; i < iterations; ++i) worker.Once();
-    return Seconds(clock.Now() - begin) / iterations;
+  if (batch.root < 0) {
+    for (int i = 0; i < batch.iterations; ++i) worker.Once();
+    return Seconds(clock.Now() - begin) / batch.iterations;
   }
   double seconds = 0;
-  for (int i = 0; i < iterations; ++i) {
+  for (int i = 0; i < batch.iterations; ++i) {
     begin = clock.Now();
     worker.Once();
     seconds += Seconds(clock.Now() - begin);
     worker.Barrier();
   }
-  return seconds / iterations;
+  return seconds / batch.iterations;
 }
 
 }  // namespace
@@ -73,7 +74,7 @@ int ServeBatches(Worker& worker) {
     worker.Prepare(batch);
     if (batch.check)
       return StrCat("0 ", worker.CountWrong(), " ", worker.Note());
-    return StrCat(Timed(worker, batch.warmup, batch.iterations), " 0");
+    return StrCat(Timed(worker, batch), " 0");
   });
 }
 

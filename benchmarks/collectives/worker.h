@@ -9,8 +9,11 @@
 
 // collectives.py gives the programs that it compares orders (lib/serve.h):
 //
-//   <- bytes warmup iterations check word... root   a batch; the words are the
-//                                                   program's own
+//   <- bytes warmup iterations check root [word...]   a batch; the root is -1
+//   if
+//                                                     the collective has none,
+//                                                     and the words are the
+//                                                     program's
 //   -> ok <seconds per call> <wrong elements> [note]
 //
 // Only the answer to a check has a note: what the program says of the call.
@@ -22,6 +25,10 @@ struct Batch {
   int warmup = 0;
   int iterations = 1;
   bool check = false;  // Check one call instead of timing.
+  // If there is one, a rank may be done with a call before all have begun it.
+  // Each call then follows a barrier, which is not timed, and the result is the
+  // largest of the ranks' means.
+  int root = -1;
   std::vector<std::string> words;
 };
 
@@ -33,10 +40,6 @@ class Worker {
   virtual void Prepare(const Batch& batch) = 0;
   // Does one call of the batch's bytes.
   virtual void Once() = 0;
-  // Whether a rank may be done with a call before all have begun it. Each call
-  // then follows a barrier, which is not timed, and the result is the largest
-  // of the ranks' means.
-  virtual bool MayRunAhead() const { return false; }
   virtual void Barrier() = 0;
   // Does one Once() on a known pattern and returns the number of wrong
   // elements. Leaves zeros in the buffers.

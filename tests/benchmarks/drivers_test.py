@@ -282,7 +282,7 @@ class ZeroCopy(unittest.TestCase):
 
 FAKE = """#!/bin/sh
 echo ready
-while read size warmup iterations check words; do
+while read size warmup iterations check root words; do
   case $words in
     die) exit 1 ;;
     fail) echo "error UNAVAILABLE: no peer" ;;
@@ -374,15 +374,15 @@ class Allreduce(unittest.TestCase):
         return team
 
     def test_batch_takes_the_slowest_ranks_time_and_all_wrong_elements(self):
-        self.assertEqual(collectives.run_batch(self.team(), "4 0 1 1 x"),
+        self.assertEqual(collectives.run_batch(self.team(), "4 0 1 1 -1 x"),
                          (3, 30, None))
 
     def test_ranks_error_and_ranks_death_are_errors(self):
         team = self.team()
         with self.assertRaisesRegex(RankError, "fake: rank 0: error UNAVAIL"):
-            team.ask("4 0 1 0 fail")
+            team.ask("4 0 1 0 -1 fail")
         with self.assertRaisesRegex(RankError, "rank 0: ended"):
-            self.team().ask("4 0 1 0 die")
+            self.team().ask("4 0 1 0 -1 die")
 
     def test_program_that_ends_before_it_is_ready_is_an_error(self):
         with self.assertRaisesRegex(RankError, "before it was ready"):

@@ -95,7 +95,7 @@ struct CallQuestion {
   // pays the latency between hosts only for these, and the slowest block leaves
   // out hops inside a host.
   LinkModel RingHop(int trips, double share = 1) const;
-  // Whether it is run by syncs and memory that all ranks of a host see.
+  // Whether the ranks of a host run it through shared memory and syncs.
   bool OneSided(const CollectiveAlgorithm& algorithm) const;
 
  private:

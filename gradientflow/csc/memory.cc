@@ -8,6 +8,12 @@
 #include "gradientflow/base/pages.h"
 #include "gradientflow/base/str_cat.h"
 
+// HostMemory works at once, on the calling thread. MemoryOfDevice puts work
+// into CSC's stream, and events keep the order between that and other streams:
+//
+//   the owner's stream ─ FollowOwner(), AwaitWritten() ─> CSC's stream
+//   CSC's stream ─ Send() ─> the wire's stream ─ Receive() ─> CSC's stream
+//   another stream of CSC ─ Follow() ─> CSC's stream
 namespace gradientflow {
 namespace {
 

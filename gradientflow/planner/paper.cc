@@ -7,6 +7,12 @@
 
 #include "gradientflow/base/quantile.h"
 
+// A fold fits the shared constants to some cells of the paper and predicts
+// others:
+//
+//   cells to fit ─ PaperModel::Fit() ─> constants ─ ImagesPerSecond() of the
+//   cells to predict ─> errors ─> median and worst, beside those that were
+//   recorded
 namespace gradientflow::planner {
 namespace {
 
@@ -27,6 +33,8 @@ std::vector<double> Sizes(const std::vector<PredictedCell>& cells) {
   return sizes;
 }
 
+// `all_` has cluster V's cells from 16 GPUs on, without those in float32.
+// `cells24_` are those of 128 and 512 GPUs, which most folds predict.
 class Folds {
  public:
   explicit Folds(const PaperModel& model)

@@ -92,7 +92,7 @@ TEST(ChooseAlgorithm, PricesMessagesInOneDirection) {
   EXPECT_NEAR(predict(), 80e-6 + 7 * (50e-6 + 8000e-9), 1e-12);
 }
 
-// Of the three other ranks one is on the same host, whose messages cost less.
+// One of the three other ranks is on the same host. Messages to it cost less.
 TEST(ChooseAlgorithm, KnowsHowManyMessagesStayInTheHost) {
   CallQuestion question = Ask(4, 2);
   question.hosts = HostMap(4, {{0, 0, 1, 1}});
@@ -116,10 +116,10 @@ TEST(ChooseAlgorithm, KnowsHowManyMessagesStayInTheHost) {
       10e-6 + 40e-6 + 1e-6);
 }
 
-// The ranks of a ring's hosts, how often its slowest block crosses between
-// hosts, and of how many hops. Twice around it leaves out two hops.
+// How often the slowest block of a ring crosses between hosts: once around,
+// less a hop, and twice around, less two hops.
 struct RingOf {
-  std::vector<int> host;
+  std::vector<int> host;  // Of each rank.
   double once = 0;
   double twice = 0;
 };

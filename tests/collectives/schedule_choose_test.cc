@@ -383,7 +383,7 @@ TEST(ChooseAlgorithm, AddsUpFewTermsForThousandsOfRanks) {
 
 // Eight ranks on few cores: a message takes eight times as long if all ranks
 // send one. Only the last round of a tree has four senders, but every round of
-// an allgather has eight. Who waits for a core waits for all who do.
+// an allgather has eight. A rank that waits for a core waits for all others.
 TEST(ChooseAlgorithm, KnowsThatBusyRanksSlowEachOtherDown) {
   CallQuestion question = Ask(8, 64 << 10);
   const LinkModel alone{10e-6, 0.3e-9, 0, 10e-6};
@@ -421,9 +421,9 @@ TEST(ChooseAlgorithm, DoesNotPayForEmptyBlocks) {
   EXPECT_EQ(ChooseAllreduce(question).algorithm, &allreduce::kOneRound);
 }
 
-// Four leaders work between hosts while nine ranks wait: their messages cost
-// what they cost alone, but wait as long for a core as if all sent some. The
-// two rounds inside are free here.
+// Four leaders work between hosts while nine ranks wait. Their messages cost
+// what they cost alone, but a leader waits for a core as long as if all ranks
+// sent messages. The two rounds inside are free here.
 TEST(ChooseAlgorithm, KnowsThatOtherRanksWaitForTheLeaders) {
   CallQuestion question =
       Ask(13, 1000, {{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3}});

@@ -8,6 +8,12 @@
 #include "transports/rdma/rdma_link.h"
 #include "transports/rdma/throughput.h"
 
+// What peers write to, and how a message gets there:
+//
+//   slots, Allocate(), Lend(), Attach() ─> registered with every rail
+//   NameOf(), SlotsHere() ─> address and a key per rail ─> the peer, by its
+//   link Put() ─> the link predicted to be quickest ─> its outbox ─> the peer's
+//   memory a notice from a peer's link ─> the sink, or kept until there is one
 namespace gradientflow {
 
 RdmaPlaces::RdmaPlaces(RdmaPlacesArgs args)

@@ -12,6 +12,8 @@
 
 #include "gradientflow/base/str_cat.h"
 
+// "host:port" as people write it <─> sockaddr_storage as the kernel takes it.
+// Only Resolve() asks a name server; Parse() takes numbers.
 namespace gradientflow {
 namespace {
 

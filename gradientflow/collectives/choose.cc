@@ -127,7 +127,7 @@ bool CallQuestion::OneSided(const CollectiveAlgorithm& algorithm) const {
 
 // A rank of the largest host sends most messages inside it, and one of the
 // smallest host fewest.
-LinkModel CallQuestion::ToAll(double crossing, double share) const {
+LinkModel CallQuestion::OverAll(double crossing, double share) const {
   LinkModel link = Over(crossing, share);
   if (crossing == 0) return link;
   const double across = link.message_seconds;
@@ -141,12 +141,24 @@ LinkModel CallQuestion::ToAll(double crossing, double share) const {
   return link;
 }
 
-LinkModel CallQuestion::OneWayToAll(double crossing, double share) const {
+LinkModel CallQuestion::ToAll(double crossing, double share) const {
+  LinkModel link = OverAll(crossing, share);
+  link.seconds_per_byte += link.crowd_seconds_per_byte;
+  return link;
+}
+
+LinkModel CallQuestion::FromOne(double crossing) const {
   CallQuestion half = *this;
   half.alone = alone ? *alone : model;
   half.alone->across.message_seconds /= 2;
   half.alone->inside.message_seconds /= 2;
-  return half.ToAll(crossing, share);
+  return half.OverAll(crossing, 1.0 / size());
+}
+
+LinkModel CallQuestion::ToOne(double crossing) const {
+  LinkModel link = FromOne(crossing);
+  link.seconds_per_byte += link.crowd_seconds_per_byte;
+  return link;
 }
 
 LinkModel CallQuestion::Hop(double crossing, double share) const {

@@ -50,16 +50,25 @@ Schedule MakeDirectScatter(int rank, const CallShape& shape, std::size_t) {
   return schedule;
 }
 
-Price DirectPrice(const CallQuestion& question, double bytes) {
+// `link` is CallQuestion::FromOne or ToOne.
+Price DirectPrice(const CallQuestion& question, double bytes,
+                  LinkModel (CallQuestion::*link)(double) const) {
   const double others = question.size() - 1;
   Price price;
   if (others == 0) return price;
   const double line = question.size() - question.hosts.largest();
   // Parts inside the root's host do not pass its line.
   const double sent = (line > 0 ? line : others) * bytes;
-  price.Add(1, {others, sent, 0, 0},
-            question.OneWayToAll(line, 1.0 / question.size()));
+  price.Add(1, {others, sent, 0, 0}, (question.*link)(line));
   return price;
+}
+
+Price DirectGatherPrice(const CallQuestion& question, double bytes) {
+  return DirectPrice(question, bytes, &CallQuestion::ToOne);
+}
+
+Price DirectScatterPrice(const CallQuestion& question, double bytes) {
+  return DirectPrice(question, bytes, &CallQuestion::FromOne);
 }
 
 // How a node of a binomial tree keeps the parts of its subtree: the root in its
@@ -182,7 +191,7 @@ Price BinomialPrice(const CallQuestion& question, double bytes) {
 constinit const CollectiveAlgorithm collectives::kDirectGather = {
     .name = "direct",
     .make = &MakeDirectGather,
-    .price = &DirectPrice,
+    .price = &DirectGatherPrice,
     .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialGather = {
@@ -194,7 +203,7 @@ constinit const CollectiveAlgorithm collectives::kBinomialGather = {
 constinit const CollectiveAlgorithm collectives::kDirectScatter = {
     .name = "direct",
     .make = &MakeDirectScatter,
-    .price = &DirectPrice,
+    .price = &DirectScatterPrice,
     .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialScatter = {

@@ -13,22 +13,24 @@ constexpr auto kShortBytes = static_cast<std::size_t>(kShortMessageBytes);
 constexpr std::size_t kLargeBytes = std::size_t{128} << 10;
 // The time of an exchange is the mean of the fastest of some batches, because
 // other programs only add to it. Where ranks share cores, single exchanges mean
-// little: some are fast at the cost of the next ones. All kinds of exchanges
-// are measured in two passes, so that a disturbance, or a cold start, of some
-// milliseconds does not spoil all batches of a kind. Ranks that share cores
-// fall in step after a few exchanges of a kind: the first batch of a pass is
-// left out, except of large messages, which take longest.
+// little: some are fast at the cost of the next ones. So a batch has many
+// exchanges, except of those that keep a line between hosts busy for long. All
+// kinds of exchanges are measured in two passes, so that a disturbance, or a
+// cold start, of some milliseconds does not spoil all batches of a kind. Ranks
+// that share cores fall in step after a few exchanges of a kind: the first
+// batch of a pass is left out, except of large messages, which take longest.
 constexpr int kPasses = 2;
 
 // Seconds of the exchanges that are measured.
 struct Sample {
-  double one = 0;       // One small message,
-  double several = 0;   // `messages` small ones,
-  double moderate = 0;  // as many of kShortBytes,
-  double large = 0;     // and as many of kLargeBytes.
+  double one = 0;       // A small message with one peer,
+  double moderate = 0;  // one of kShortBytes,
+  double large = 0;     // and one of kLargeBytes.
+  double several = 0;   // Small messages with `messages` peers,
+  double crowd = 0;     // and such of kLargeBytes.
   double messages = 0;
 };
-constexpr std::size_t kSampleNumbers = 5;
+constexpr std::size_t kSampleNumbers = 6;
 
 class Exchanges {
  public:
@@ -58,16 +60,19 @@ class Exchanges {
     }
     Sample sample;
     const CollectiveCall several = CallOf(all, kSmallBytes);
-    // Large messages come before moderate ones, so that connections have
-    // adapted by then.
+    const auto one = [&](std::size_t bytes) {
+      return std::vector{CallOf({all[0]}, bytes), CallOf({all[1]}, bytes)};
+    };
+    // Inside a host many exchanges take no longer than one across. Large
+    // messages come before moderate ones, so that connections have adapted by
+    // then.
+    const int times = across ? 1 : 4;
     const std::vector<Batch> batches = {
-        {4,
-         {CallOf({all[0]}, kSmallBytes), CallOf({all[1]}, kSmallBytes)},
-         2,
-         &sample.one},
-        {3, {several}, 2, &sample.several},
-        {1, {CallOf(all, kLargeBytes)}, 0, &sample.large},
-        {1, {CallOf(all, kShortBytes)}, 1, &sample.moderate}};
+        {8, one(kSmallBytes), 2, &sample.one},
+        {8, {several}, 2, &sample.several},
+        {times, {CallOf(all, kLargeBytes)}, 0, &sample.crowd},
+        {2 * times, one(kLargeBytes), 0, &sample.large},
+        {4 * times, one(kShortBytes), 1, &sample.moderate}};
     for (const std::size_t count : several.send_counts) {
       if (count > 0) ++sample.messages;
     }
@@ -182,19 +187,21 @@ void Fit(const Sample& sample, int sharers, LinkModel* link) {
   }
   link->message_seconds = message;
   link->latency_seconds = std::max(sample.one - message, sample.one / 20);
-  const auto shared = static_cast<double>(sharers);
   const auto slope = [&](double more, std::size_t bytes) {
-    return std::max(more, 0.0) / sample.messages / static_cast<double>(bytes) /
-           shared;
+    return std::max(more, 0.0) / static_cast<double>(bytes) / sharers;
   };
-  const double first = slope(sample.moderate - sample.several, kShortBytes);
+  const double first = slope(sample.moderate - sample.one, kShortBytes);
   const double later =
       slope(sample.large - sample.moderate, kLargeBytes - kShortBytes);
   // A later byte costs no less. If it seems to, the moderate messages have
   // waited for a core, which says nothing about bytes.
-  const double average = slope(sample.large - sample.several, kLargeBytes);
+  const double average = slope(sample.large - sample.one, kLargeBytes);
   link->seconds_per_byte = std::max(std::min(first, average), 1e-15);
   link->long_seconds_per_byte = std::max(later - first, 0.0);
+  const double crowd =
+      slope(sample.crowd - sample.several, kLargeBytes) / sample.messages;
+  link->crowd_seconds_per_byte =
+      sample.messages > 1 ? std::max(crowd - average, 0.0) : 0;
 }
 
 // `model` has the numbers of links that are not measured.
@@ -211,8 +218,8 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
   std::vector<double> slowest;
   for (const Sample* sample : {&across.value(), &inside.value()}) {
     slowest.insert(slowest.end(),
-                   {sample->one, sample->several, sample->moderate,
-                    sample->large, sample->messages});
+                   {sample->one, sample->moderate, sample->large,
+                    sample->several, sample->crowd, sample->messages});
   }
   CollectiveCall agree;
   agree.output = slowest.data();
@@ -223,7 +230,8 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
   GF_RETURN_IF_ERROR(run(agree));
   const auto agreed = [&](std::size_t at) {
     const double* const number = &slowest[at * kSampleNumbers];
-    return Sample{number[0], number[1], number[2], number[3], number[4]};
+    return Sample{number[0], number[1], number[2],
+                  number[3], number[4], number[5]};
   };
   Fit(agreed(0), alone ? 1 : hosts.largest(), &model.across);
   if (agreed(1).messages > 0) Fit(agreed(1), 1, &model.inside);

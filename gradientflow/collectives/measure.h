@@ -15,13 +15,14 @@ using RunCall = std::function<Status(const CollectiveCall&)>;
 // Measures the links of a group whose ranks are on several hosts. All ranks of
 // the group make this call, and get the same model: the numbers of the slowest
 // rank. For each class of link (inside a host, between hosts) all ranks
-// exchange one small message, then several small ones, several of 128 KiB and
-// several of 32 KiB, with ranks that are one or two hosts or places away; then
-// all of that again. First all do so at the same time, since that is how most
-// collectives use links and cores, then only rank 0 with its peers. A rank
-// sends 1.5 MiB in all over each class of link, and rank 0 twice as much. That
-// takes some 20 ms on a fast network, and at 1 Gb/s some 20 ms for each rank of
-// a host.
+// exchange a small message with one peer, small ones and some of 128 KiB with
+// several peers at a time, then one of 128 KiB and one of 32 KiB with one peer;
+// then all of that again. Peers are one or two hosts or places away. First all
+// do so at the same time, since that is how most collectives use links and
+// cores, then only rank 0 with its peers. A rank sends 2 MiB in all to other
+// hosts and up to 7 MiB inside its own, and rank 0 twice as much. That takes
+// some 20 ms on a fast network, and at 1 Gb/s some 25 ms for each rank of a
+// host.
 //
 // The speed of reducing is not measured. If all ranks are on one host, nothing
 // is: measurements on busy cores differ more than hosts do, and without them

@@ -20,7 +20,7 @@ using RunCall = std::function<Status(const CollectiveCall&)>;
 // then all of that again. Peers are one or two hosts or places away. First all
 // do so at the same time, since that is how most collectives use links and
 // cores, then only rank 0 with its peers. A rank sends 2 MiB in all to other
-// hosts and up to 7 MiB inside its own, and rank 0 twice as much. That takes
+// hosts and up to 8 MiB inside its own, and rank 0 twice as much. That takes
 // some 20 ms on a fast network, and at 1 Gb/s some 25 ms for each rank of a
 // host.
 //

@@ -1,7 +1,9 @@
 """How good choices of algorithms are: choices.py FILE...
 
 The files have rows of `collectives.py --best`, best from several openings of each
-job, since links are measured anew each time.
+job, since links are measured anew each time. Beside the choices stands hindsight:
+the algorithm that is fastest in the median of the other openings. Where that loses,
+the times differ too much from opening to opening for any rule.
 """
 
 import collections
@@ -10,8 +12,24 @@ import json
 import statistics
 
 
+LIMIT = 1.25
+
+
+def hindsight(openings: list[dict[str, float]]) -> list[float]:
+    """For each opening, what the fastest algorithm of the others takes in it over
+    what its own fastest takes."""
+    lost = []
+    for at, took in enumerate(openings):
+        others = openings[:at] + openings[at + 1:]
+        best = min(took, key=lambda name: statistics.median(
+            other[name] for other in others))
+        lost.append(took[best] / min(took.values()))
+    return lost
+
+
 def main() -> None:
     lost = collections.defaultdict(lambda: collections.defaultdict(list))
+    openings = collections.defaultdict(lambda: collections.defaultdict(list))
     times = collections.defaultdict(list)
     for row in map(json.loads, fileinput.input()):
         job = (f"{row['ranks']} ranks, {row['per_host']} per host, {row['gbps']} "
@@ -20,6 +38,7 @@ def main() -> None:
         took = {name: one["time_us"] for name, one in row["algorithms"].items()}
         for name, time in took.items():
             times[job, point, name].append(time)
+        openings[job][point].append(took)
         # If the choice depends on the root, only the calls' own time is known.
         lost[job][point].append(
             took.get(row["chosen"], row["time_us"]) / min(took.values()))
@@ -28,8 +47,19 @@ def main() -> None:
                         for point, of in points.items()), reverse=True)
         print(f"{job}: {len(worst)} points, median of openings over the fastest: "
               f"{statistics.median(of for of, _ in worst):.2f} in the middle, "
-              f"{sum(of <= 1.25 for of, _ in worst)} up to 1.25; worst:",
+              f"{sum(of <= LIMIT for of, _ in worst)} up to {LIMIT}; worst:",
               ", ".join(f"{of:.2f} {point}" for of, point in worst[:4]))
+        known = [hindsight(of) for of in openings[job].values() if len(of) > 1]
+        if known:
+            single = [of for point in known for of in point]
+            ours = [of for point, of in points.items()
+                    if len(openings[job][point]) > 1]
+            print(f"  single openings above {LIMIT}: "
+                  f"{sum(of > LIMIT for point in ours for of in point)} of "
+                  f"{len(single)}, in hindsight {sum(of > LIMIT for of in single)};"
+                  f" hindsight's medians: "
+                  f"{sum(statistics.median(of) <= LIMIT for of in known)} up to "
+                  f"{LIMIT}, worst {max(statistics.median(of) for of in known):.2f}")
     spread = sorted(max(of) / min(of) for of in times.values() if len(of) > 1)
     if spread:
         print(f"one algorithm, slowest opening over fastest: "

@@ -18,6 +18,7 @@ sys.path[:0] = [f"benchmarks/{name}" for name in
                               "planner", "scaling", "training", "zerocopy")]
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("BENCHMARK_PROGRAMS", "benchmarks")
+import choices  # noqa: E402
 import collectives  # noqa: E402
 import connecting  # noqa: E402
 import engine  # noqa: E402
@@ -264,6 +265,30 @@ class Opening(unittest.TestCase):
                                     row["open_links"])
             self.assertGreater(row["open_descriptors"],
                                row["close_descriptors"])
+
+
+class Choices(unittest.TestCase):
+    def test_hindsight_knows_the_other_openings_and_not_its_own(self):
+        openings = [{"ring": 10, "tree": 20}, {"ring": 12, "tree": 18},
+                    {"ring": 30, "tree": 15}]
+        self.assertEqual(choices.hindsight(openings), [2, 1.5, 2])
+        openings[2] = {"ring": 9, "tree": 15}
+        self.assertEqual(choices.hindsight(openings), [1, 1, 1])
+
+    def test_medians_are_of_the_openings_of_a_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "rows"
+            path.write_text("".join(json.dumps({
+                "ranks": 4, "per_host": 1, "gbps": [1], "congestion": "cubic",
+                "collective": "reduce", "size": 8, "chosen": "tree",
+                "time_us": 0, "algorithms": {"ring": {"time_us": 10},
+                                             "tree": {"time_us": tree}}})
+                + "\n" for tree in (11, 13, 20)))
+            with mock.patch.object(sys, "argv", ["choices.py", str(path)]), \
+                    contextlib.redirect_stdout(io.StringIO()) as said:
+                choices.main()
+        self.assertIn("0 up to 1.25; worst: 1.30 reduce of 8 B", said.getvalue())
+        self.assertIn("above 1.25: 2 of 3, in hindsight 0", said.getvalue())
 
 
 class ZeroCopy(unittest.TestCase):

@@ -30,18 +30,16 @@ def hindsight(openings: list[dict[str, float]]) -> list[float]:
 def main() -> None:
     lost = collections.defaultdict(lambda: collections.defaultdict(list))
     openings = collections.defaultdict(lambda: collections.defaultdict(list))
-    times = collections.defaultdict(list)
     for row in map(json.loads, fileinput.input()):
         job = (f"{row['ranks']} ranks, {row['per_host']} per host, {row['gbps']} "
                f"Gb/s, {row.get('congestion', 'unknown congestion control')}")
         point = f"{row['collective']} of {row['size']} B"
         took = {name: one["time_us"] for name, one in row["algorithms"].items()}
-        for name, time in took.items():
-            times[job, point, name].append(time)
         openings[job][point].append(took)
         # If the choice depends on the root, only the calls' own time is known.
         lost[job][point].append(
             took.get(row["chosen"], row["time_us"]) / min(took.values()))
+    spread = []
     for job, points in lost.items():
         worst = sorted(((statistics.median(of), point)
                         for point, of in points.items()), reverse=True)
@@ -49,19 +47,23 @@ def main() -> None:
               f"{statistics.median(of for of, _ in worst):.2f} in the middle, "
               f"{sum(of <= LIMIT for of, _ in worst)} up to {LIMIT}; worst:",
               ", ".join(f"{of:.2f} {point}" for of, point in worst[:4]))
-        known = [hindsight(of) for of in openings[job].values() if len(of) > 1]
-        if known:
-            single = [of for point in known for of in point]
-            ours = [of for point, of in points.items()
-                    if len(openings[job][point]) > 1]
-            print(f"  single openings above {LIMIT}: "
-                  f"{sum(of > LIMIT for point in ours for of in point)} of "
-                  f"{len(single)}, in hindsight {sum(of > LIMIT for of in single)};"
-                  f" hindsight's medians: "
-                  f"{sum(statistics.median(of) <= LIMIT for of in known)} up to "
-                  f"{LIMIT}, worst {max(statistics.median(of) for of in known):.2f}")
-    spread = sorted(max(of) / min(of) for of in times.values() if len(of) > 1)
+        again = {point: of for point, of in openings[job].items() if len(of) > 1}
+        if not again:
+            continue
+        known = {point: hindsight(of) for point, of in again.items()}
+        medians = [statistics.median(of) for of in known.values()]
+        print(f"  single openings above {LIMIT}: "
+              f"{sum(of > LIMIT for point in known for of in points[point])} of "
+              f"{sum(map(len, known.values()))}, in hindsight "
+              f"{sum(of > LIMIT for point in known.values() for of in point)}; "
+              f"hindsight's medians: {sum(of <= LIMIT for of in medians)} up to "
+              f"{LIMIT}, worst {max(medians):.2f}")
+        for of in again.values():
+            for name in of[0]:
+                times = [took[name] for took in of]
+                spread.append(max(times) / min(times))
     if spread:
+        spread.sort()
         print(f"one algorithm, slowest opening over fastest: "
               f"{statistics.median(spread):.2f} in the middle, 90 % up to "
               f"{spread[len(spread) * 9 // 10]:.2f}")

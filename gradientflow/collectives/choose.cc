@@ -51,6 +51,12 @@ bool HasBlocks(CollectiveKind kind) {
          kind == CollectiveKind::kScatter;
 }
 
+// Returns the costs if several ranks send to one.
+LinkModel Crowded(LinkModel link) {
+  link.seconds_per_byte += link.crowd_seconds_per_byte;
+  return link;
+}
+
 bool SendsInsideOneHost(const CollectiveAlgorithm& algorithm,
                         const CallQuestion& question) {
   return algorithm.memory == CollectiveAlgorithm::Memory::kMessages &&
@@ -142,9 +148,7 @@ LinkModel CallQuestion::OverAll(double crossing, double share) const {
 }
 
 LinkModel CallQuestion::ToAll(double crossing, double share) const {
-  LinkModel link = OverAll(crossing, share);
-  link.seconds_per_byte += link.crowd_seconds_per_byte;
-  return link;
+  return Crowded(OverAll(crossing, share));
 }
 
 LinkModel CallQuestion::FromOne(double crossing) const {
@@ -156,9 +160,7 @@ LinkModel CallQuestion::FromOne(double crossing) const {
 }
 
 LinkModel CallQuestion::ToOne(double crossing) const {
-  LinkModel link = FromOne(crossing);
-  link.seconds_per_byte += link.crowd_seconds_per_byte;
-  return link;
+  return Crowded(FromOne(crossing));
 }
 
 LinkModel CallQuestion::Hop(double crossing, double share) const {

@@ -30,7 +30,9 @@ struct Sample {
   double crowd = 0;     // and such of kLargeBytes.
   double messages = 0;
 };
-constexpr std::size_t kSampleNumbers = 6;
+constexpr double Sample::*kSampleNumbers[] = {
+    &Sample::one,     &Sample::moderate, &Sample::large,
+    &Sample::several, &Sample::crowd,    &Sample::messages};
 
 class Exchanges {
  public:
@@ -63,16 +65,20 @@ class Exchanges {
     const auto one = [&](std::size_t bytes) {
       return std::vector{CallOf({all[0]}, bytes), CallOf({all[1]}, bytes)};
     };
-    // Inside a host many exchanges take no longer than one across. Large
-    // messages come before moderate ones, so that connections have adapted by
-    // then.
+    // Inside a host several exchanges take no longer than one across.
     const int times = across ? 1 : 4;
-    const std::vector<Batch> batches = {
+    // Large messages come before moderate ones, so that connections have
+    // adapted by then. A crowd comes last: its bytes are still under way when
+    // some ranks have done their part, which would delay what follows. The
+    // next batch only warms up.
+    std::vector<Batch> batches = {
         {8, one(kSmallBytes), 2, &sample.one},
         {8, {several}, 2, &sample.several},
-        {times, {CallOf(all, kLargeBytes)}, 0, &sample.crowd},
         {2 * times, one(kLargeBytes), 0, &sample.large},
-        {4 * times, one(kShortBytes), 1, &sample.moderate}};
+        {2 * times, one(kShortBytes), 1, &sample.moderate}};
+    if (HaveSeveralPeers(across)) {
+      batches.push_back({times, {CallOf(all, kLargeBytes)}, 0, &sample.crowd});
+    }
     for (const std::size_t count : several.send_counts) {
       if (count > 0) ++sample.messages;
     }
@@ -110,6 +116,15 @@ class Exchanges {
     int hosts = 0;
     int locals = 0;
   };
+
+  // Whether any rank may have more than one peer. All ranks answer alike.
+  bool HaveSeveralPeers(bool across) const {
+    std::size_t largest = 0;
+    for (const std::vector<int>& host : hosts_) {
+      largest = std::max(largest, host.size());
+    }
+    return across ? hosts_.size() > 2 || largest > 1 : largest > 2;
+  }
 
   // The rank that a shift leads to from this rank, or -1.
   int Peer(const Shift& shift) const {
@@ -200,8 +215,7 @@ void Fit(const Sample& sample, int sharers, LinkModel* link) {
   link->long_seconds_per_byte = std::max(later - first, 0.0);
   const double crowd =
       slope(sample.crowd - sample.several, kLargeBytes) / sample.messages;
-  link->crowd_seconds_per_byte =
-      sample.messages > 1 ? std::max(crowd - average, 0.0) : 0;
+  link->crowd_seconds_per_byte = std::max(crowd - average, 0.0);
 }
 
 // `model` has the numbers of links that are not measured.
@@ -215,11 +229,12 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
   Result<Sample> inside = Sample();
   if (hosts.largest() > 1) inside = exchanges.Measure(false);
   if (!inside.ok()) return inside.status();
+  Sample* const samples[] = {&across.value(), &inside.value()};
   std::vector<double> slowest;
-  for (const Sample* sample : {&across.value(), &inside.value()}) {
-    slowest.insert(slowest.end(),
-                   {sample->one, sample->moderate, sample->large,
-                    sample->several, sample->crowd, sample->messages});
+  for (const Sample* sample : samples) {
+    for (const auto number : kSampleNumbers) {
+      slowest.push_back(sample->*number);
+    }
   }
   CollectiveCall agree;
   agree.output = slowest.data();
@@ -228,13 +243,12 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
   agree.op = ReduceOp::kMax;
   agree.group = group.id;
   GF_RETURN_IF_ERROR(run(agree));
-  const auto agreed = [&](std::size_t at) {
-    const double* const number = &slowest[at * kSampleNumbers];
-    return Sample{number[0], number[1], number[2],
-                  number[3], number[4], number[5]};
-  };
-  Fit(agreed(0), alone ? 1 : hosts.largest(), &model.across);
-  if (agreed(1).messages > 0) Fit(agreed(1), 1, &model.inside);
+  auto agreed = slowest.begin();
+  for (Sample* sample : samples) {
+    for (const auto number : kSampleNumbers) sample->*number = *agreed++;
+  }
+  Fit(across.value(), alone ? 1 : hosts.largest(), &model.across);
+  if (inside.value().messages > 0) Fit(inside.value(), 1, &model.inside);
   return model;
 }
 

@@ -15,14 +15,13 @@ using RunCall = std::function<Status(const CollectiveCall&)>;
 // Measures the links of a group whose ranks are on several hosts. All ranks of
 // the group make this call, and get the same model: the numbers of the slowest
 // rank. For each class of link (inside a host, between hosts) all ranks
-// exchange a small message with one peer, small ones and some of 128 KiB with
-// several peers at a time, then one of 128 KiB and one of 32 KiB with one peer;
-// then all of that again. Peers are one or two hosts or places away. First all
+// exchange a small message with one peer and small ones with several at a time,
+// then 128 KiB and 32 KiB with one peer, and 128 KiB with several; then all of
+// that again. Peers are one or two hosts or places away. First all
 // do so at the same time, since that is how most collectives use links and
-// cores, then only rank 0 with its peers. A rank sends 2 MiB in all to other
-// hosts and up to 8 MiB inside its own, and rank 0 twice as much. That takes
-// some 20 ms on a fast network, and at 1 Gb/s some 25 ms for each rank of a
-// host.
+// cores, then only rank 0 with its peers. A rank sends up to 1.75 MiB in all to
+// other hosts and 7 MiB inside its own, and rank 0 twice as much. The former
+// keep a line of 1 Gb/s busy for 15 ms for each rank of a host.
 //
 // The speed of reducing is not measured. If all ranks are on one host, nothing
 // is: measurements on busy cores differ more than hosts do, and without them

@@ -121,7 +121,7 @@ TEST(MeasureLinks, TakesTheNumbersOfAllWhereRankZeroHasNoCompany) {
   EXPECT_NEAR(alone.inside.seconds_per_byte, 2e-9, 1e-11);
 }
 
-// For 34 ms another program has the cores, longer than all exchanges of some
+// For 31 ms another program has the cores, longer than all exchanges of some
 // kinds take in one pass.
 TEST(MeasureLinks, OutlivesADisturbance) {
   Network calm;
@@ -132,7 +132,7 @@ TEST(MeasureLinks, OutlivesADisturbance) {
         network.group(),
         [&](const CollectiveCall& call) {
           const bool busy = disturb && call.kind == CollectiveKind::kAllToAll &&
-                            ++exchanges > 24 && exchanges <= 58;
+                            ++exchanges > 24 && exchanges <= 55;
           if (busy) network.Wait(1e-3);
           return network.Run(call);
         },
@@ -141,7 +141,7 @@ TEST(MeasureLinks, OutlivesADisturbance) {
   const auto expected = measure(calm, false);
   const auto seen = measure(disturbed, true);
   ASSERT_TRUE(expected.ok() && seen.ok());
-  EXPECT_GE(exchanges, 58);
+  EXPECT_GE(exchanges, 55);
   EXPECT_NEAR(seen.value().together.across.latency_seconds,
               expected.value().together.across.latency_seconds, 1e-8);
   EXPECT_NEAR(seen.value().together.across.seconds_per_byte,

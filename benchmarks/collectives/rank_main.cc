@@ -88,8 +88,7 @@ class Ours final : public Worker {
     }
     const auto link = [](const LinkModel& model) {
       return Json{model.latency_seconds, model.message_seconds,
-                  model.seconds_per_byte, model.long_seconds_per_byte,
-                  model.crowd_seconds_per_byte};
+                  model.seconds_per_byte, model.long_seconds_per_byte};
     };
     const CostModels& costs = core.executor().costs();
     const auto links = [&](LinkModel CostModel::*place) {

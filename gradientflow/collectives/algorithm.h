@@ -73,11 +73,9 @@ struct CallQuestion {
   LinkModel Over(double crossing, double share = 1) const;
   // The same if each rank sends to all others, those of its own host included.
   LinkModel ToAll(double crossing, double share = 1) const;
-  // The same if one rank sends to all others, or if all others send to it.
-  // Messages in one direction keep the busiest rank half as long as exchanges
-  // do, by which the costs are measured.
-  LinkModel FromOne(double crossing) const;
-  LinkModel ToOne(double crossing) const;
+  // The same for messages in one direction, which keep the busiest rank half as
+  // long as an exchange does, by which the costs are measured.
+  LinkModel OneWayToAll(double crossing, double share) const;
   // Returns the factor by which bytes take longer if many ranks send to each
   // rank at the same time. Networks for placed messages lose no packets, which
   // would slow down single senders: they pause all senders. The number is an
@@ -101,8 +99,6 @@ struct CallQuestion {
   bool OneSided(const CollectiveAlgorithm& algorithm) const;
 
  private:
-  // Over(), for the messages of a rank to or from all others.
-  LinkModel OverAll(double crossing, double share) const;
   // Mixes the costs of messages; `far` is the part that cross between hosts.
   LinkModel Average(double crossing, double far, double share) const;
 };

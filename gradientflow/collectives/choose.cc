@@ -51,12 +51,6 @@ bool HasBlocks(CollectiveKind kind) {
          kind == CollectiveKind::kScatter;
 }
 
-// Returns the costs if several ranks send to one.
-LinkModel Crowded(LinkModel link) {
-  link.seconds_per_byte += link.crowd_seconds_per_byte;
-  return link;
-}
-
 bool SendsInsideOneHost(const CollectiveAlgorithm& algorithm,
                         const CallQuestion& question) {
   return algorithm.memory == CollectiveAlgorithm::Memory::kMessages &&
@@ -133,7 +127,7 @@ bool CallQuestion::OneSided(const CollectiveAlgorithm& algorithm) const {
 
 // A rank of the largest host sends most messages inside it, and one of the
 // smallest host fewest.
-LinkModel CallQuestion::OverAll(double crossing, double share) const {
+LinkModel CallQuestion::ToAll(double crossing, double share) const {
   LinkModel link = Over(crossing, share);
   if (crossing == 0) return link;
   const double across = link.message_seconds;
@@ -147,20 +141,12 @@ LinkModel CallQuestion::OverAll(double crossing, double share) const {
   return link;
 }
 
-LinkModel CallQuestion::ToAll(double crossing, double share) const {
-  return Crowded(OverAll(crossing, share));
-}
-
-LinkModel CallQuestion::FromOne(double crossing) const {
+LinkModel CallQuestion::OneWayToAll(double crossing, double share) const {
   CallQuestion half = *this;
   half.alone = alone ? *alone : model;
   half.alone->across.message_seconds /= 2;
   half.alone->inside.message_seconds /= 2;
-  return half.OverAll(crossing, 1.0 / size());
-}
-
-LinkModel CallQuestion::ToOne(double crossing) const {
-  return Crowded(FromOne(crossing));
+  return half.ToAll(crossing, share);
 }
 
 LinkModel CallQuestion::Hop(double crossing, double share) const {

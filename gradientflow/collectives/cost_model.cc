@@ -112,8 +112,7 @@ LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
       .seconds_per_byte = slower(&LinkModel::seconds_per_byte),
       .reduce_seconds_per_byte = slower(&LinkModel::reduce_seconds_per_byte),
       .message_seconds = slower(&LinkModel::message_seconds),
-      .long_seconds_per_byte = slower(&LinkModel::long_seconds_per_byte),
-      .crowd_seconds_per_byte = slower(&LinkModel::crowd_seconds_per_byte)};
+      .long_seconds_per_byte = slower(&LinkModel::long_seconds_per_byte)};
 }
 
 void Price::Add(double rounds, const Traffic& traffic, const LinkModel& link) {

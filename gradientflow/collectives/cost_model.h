@@ -24,8 +24,6 @@ struct LinkModel {
   double message_seconds = 0;
   // "d": on top of "b", for the bytes of a message past kShortMessageBytes.
   double long_seconds_per_byte = 0;
-  // "e": on top of "b", if several ranks send to one at the same time.
-  double crowd_seconds_per_byte = 0;
 };
 
 struct CostModel {

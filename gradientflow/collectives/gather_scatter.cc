@@ -50,25 +50,16 @@ Schedule MakeDirectScatter(int rank, const CallShape& shape, std::size_t) {
   return schedule;
 }
 
-// `link` is CallQuestion::FromOne or ToOne.
-Price DirectPrice(const CallQuestion& question, double bytes,
-                  LinkModel (CallQuestion::*link)(double) const) {
+Price DirectPrice(const CallQuestion& question, double bytes) {
   const double others = question.size() - 1;
   Price price;
   if (others == 0) return price;
   const double line = question.size() - question.hosts.largest();
   // Parts inside the root's host do not pass its line.
   const double sent = (line > 0 ? line : others) * bytes;
-  price.Add(1, {others, sent, 0, 0}, (question.*link)(line));
+  price.Add(1, {others, sent, 0, 0},
+            question.OneWayToAll(line, 1.0 / question.size()));
   return price;
-}
-
-Price DirectGatherPrice(const CallQuestion& question, double bytes) {
-  return DirectPrice(question, bytes, &CallQuestion::ToOne);
-}
-
-Price DirectScatterPrice(const CallQuestion& question, double bytes) {
-  return DirectPrice(question, bytes, &CallQuestion::FromOne);
 }
 
 // How a node of a binomial tree keeps the parts of its subtree: the root in its
@@ -191,7 +182,7 @@ Price BinomialPrice(const CallQuestion& question, double bytes) {
 constinit const CollectiveAlgorithm collectives::kDirectGather = {
     .name = "direct",
     .make = &MakeDirectGather,
-    .price = &DirectGatherPrice,
+    .price = &DirectPrice,
     .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialGather = {
@@ -203,7 +194,7 @@ constinit const CollectiveAlgorithm collectives::kBinomialGather = {
 constinit const CollectiveAlgorithm collectives::kDirectScatter = {
     .name = "direct",
     .make = &MakeDirectScatter,
-    .price = &DirectScatterPrice,
+    .price = &DirectPrice,
     .all_peers = true,
 };
 constinit const CollectiveAlgorithm collectives::kBinomialScatter = {

@@ -26,13 +26,12 @@ struct Sample {
   double one = 0;       // A small message with one peer,
   double moderate = 0;  // one of kShortBytes,
   double large = 0;     // and one of kLargeBytes.
-  double several = 0;   // Small messages with `messages` peers,
-  double crowd = 0;     // and such of kLargeBytes.
+  double several = 0;   // Small messages with `messages` peers.
   double messages = 0;
 };
-constexpr double Sample::*kSampleNumbers[] = {
-    &Sample::one,     &Sample::moderate, &Sample::large,
-    &Sample::several, &Sample::crowd,    &Sample::messages};
+constexpr double Sample::*kSampleNumbers[] = {&Sample::one, &Sample::moderate,
+                                              &Sample::large, &Sample::several,
+                                              &Sample::messages};
 
 class Exchanges {
  public:
@@ -66,19 +65,14 @@ class Exchanges {
       return std::vector{CallOf({all[0]}, bytes), CallOf({all[1]}, bytes)};
     };
     // Inside a host several exchanges take no longer than one across.
-    const int times = across ? 1 : 4;
+    const int times = across ? 2 : 8;
     // Large messages come before moderate ones, so that connections have
-    // adapted by then. A crowd comes last: its bytes are still under way when
-    // some ranks have done their part, which would delay what follows. The
-    // next batch only warms up.
-    std::vector<Batch> batches = {
+    // adapted by then.
+    const std::vector<Batch> batches = {
         {8, one(kSmallBytes), 2, &sample.one},
         {8, {several}, 2, &sample.several},
-        {2 * times, one(kLargeBytes), 0, &sample.large},
-        {2 * times, one(kShortBytes), 1, &sample.moderate}};
-    if (HaveSeveralPeers(across)) {
-      batches.push_back({times, {CallOf(all, kLargeBytes)}, 0, &sample.crowd});
-    }
+        {times, one(kLargeBytes), 0, &sample.large},
+        {times, one(kShortBytes), 1, &sample.moderate}};
     for (const std::size_t count : several.send_counts) {
       if (count > 0) ++sample.messages;
     }
@@ -116,15 +110,6 @@ class Exchanges {
     int hosts = 0;
     int locals = 0;
   };
-
-  // Whether any rank may have more than one peer. All ranks answer alike.
-  bool HaveSeveralPeers(bool across) const {
-    std::size_t largest = 0;
-    for (const std::vector<int>& host : hosts_) {
-      largest = std::max(largest, host.size());
-    }
-    return across ? hosts_.size() > 2 || largest > 1 : largest > 2;
-  }
 
   // The rank that a shift leads to from this rank, or -1.
   int Peer(const Shift& shift) const {
@@ -213,9 +198,6 @@ void Fit(const Sample& sample, int sharers, LinkModel* link) {
   const double average = slope(sample.large - sample.one, kLargeBytes);
   link->seconds_per_byte = std::max(std::min(first, average), 1e-15);
   link->long_seconds_per_byte = std::max(later - first, 0.0);
-  const double crowd =
-      slope(sample.crowd - sample.several, kLargeBytes) / sample.messages;
-  link->crowd_seconds_per_byte = std::max(crowd - average, 0.0);
 }
 
 // `model` has the numbers of links that are not measured.

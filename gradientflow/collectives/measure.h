@@ -16,12 +16,12 @@ using RunCall = std::function<Status(const CollectiveCall&)>;
 // the group make this call, and get the same model: the numbers of the slowest
 // rank. For each class of link (inside a host, between hosts) all ranks
 // exchange a small message with one peer and small ones with several at a time,
-// then 128 KiB and 32 KiB with one peer, and 128 KiB with several; then all of
-// that again. Peers are one or two hosts or places away. First all
-// do so at the same time, since that is how most collectives use links and
-// cores, then only rank 0 with its peers. A rank sends up to 1.75 MiB in all to
-// other hosts and 7 MiB inside its own, and rank 0 twice as much. The former
-// keep a line of 1 Gb/s busy for 15 ms for each rank of a host.
+// then 128 KiB and 32 KiB with one peer; then all of that again. Peers are one
+// or two hosts or places away. First all do so at the same time, since that is
+// how most collectives use links and cores, then only rank 0 with its peers. A
+// rank sends 0.75 MiB in all to other hosts and 3 MiB inside its own, and rank
+// 0 twice as much. The former keep a line of 1 Gb/s busy for 6 ms for each rank
+// of a host.
 //
 // The speed of reducing is not measured. If all ranks are on one host, nothing
 // is: measurements on busy cores differ more than hosts do, and without them

@@ -41,7 +41,7 @@ Price DirectPrice(const CallQuestion& question, double bytes) {
   if (p == 1) return price;
   const double line = p - question.hosts.largest();
   price.Add(1, {p - 1, (p - 1) * bytes, line * bytes, p * bytes},
-            question.ToOne(line));
+            question.OneWayToAll(line, 1 / p));
   return price;
 }
 

@@ -36,7 +36,6 @@ CostModel WithoutBytes(CostModel costs) {
   for (LinkModel* link : {&costs.inside, &costs.across}) {
     link->seconds_per_byte = 0;
     link->long_seconds_per_byte = 0;
-    link->crowd_seconds_per_byte = 0;
     link->reduce_seconds_per_byte = 0;
   }
   return costs;
@@ -117,12 +116,10 @@ class Played {
  private:
   double Play(const CollectiveAlgorithm& algorithm, CallQuestion question,
               std::size_t elements) const {
-    // The player knows none of these; the factor applies to what does.
+    // The player knows neither of these; the factor applies to what does.
     question.alone.reset();
-    for (LinkModel* link : {&question.model.inside, &question.model.across}) {
-      link->long_seconds_per_byte = 0;
-      link->crowd_seconds_per_byte = 0;
-    }
+    question.model.inside.long_seconds_per_byte = 0;
+    question.model.across.long_seconds_per_byte = 0;
     question.count = elements;
     const double formula = PredictSeconds(kAllreduce, algorithm, question);
     if (!(formula > 0) || std::isinf(formula)) return 1;

@@ -92,29 +92,6 @@ TEST(ChooseAlgorithm, PricesMessagesInOneDirection) {
   EXPECT_NEAR(predict(), 80e-6 + 7 * (50e-6 + 8000e-9), 1e-12);
 }
 
-// Bytes that meet on their way into one rank cost more; where each rank has one
-// peer at a time, or only the root sends, none meet.
-TEST(ChooseAlgorithm, KnowsWhereMessagesMeet) {
-  CallQuestion question = Ask(4, 1000);
-  question.model.across = {10e-6, 1e-9, 0, 0};
-  const auto predict = [&](CollectiveKind kind, const auto& algorithm) {
-    return PredictSeconds(kind, algorithm, question);
-  };
-  question.model.across.crowd_seconds_per_byte = 5e-9;
-  const double apart = 10e-6 + 3 * 4000e-9;
-  const double met = apart + 3 * 4000 * 5e-9;
-  using Kind = CollectiveKind;
-  EXPECT_NEAR(predict(Kind::kScatter, collectives::kDirectScatter), apart,
-              1e-12);
-  EXPECT_NEAR(predict(Kind::kAllgather, collectives::kRingAllgather),
-              apart + 2 * 10e-6, 1e-12);
-  EXPECT_NEAR(predict(Kind::kGather, collectives::kDirectGather), met, 1e-12);
-  EXPECT_NEAR(predict(Kind::kAllgather, collectives::kDirectAllgather), met,
-              1e-12);
-  EXPECT_NEAR(predict(Kind::kAllToAll, collectives::kPairwiseAllToAll), met,
-              1e-12);
-}
-
 // One of the three other ranks is on the same host. Messages to it cost less.
 TEST(ChooseAlgorithm, KnowsHowManyMessagesStayInTheHost) {
   CallQuestion question = Ask(4, 2);

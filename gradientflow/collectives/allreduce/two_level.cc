@@ -231,7 +231,7 @@ Price PriceOf(const CallQuestion& question, double bytes) {
   const HostMap& hosts = question.hosts;
   // With a single level another algorithm does the same at a lower cost.
   if (hosts.hosts() == 1 || hosts.largest() == 1) return ImpossiblePrice();
-  const LinkModel inside = question.ToAll(0);
+  const LinkModel& inside = question.model.inside;
   const double block = bytes / hosts.smallest();
   const double g = hosts.largest();
   const bool one_sided =

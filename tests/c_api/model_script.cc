@@ -156,13 +156,13 @@ Script MakeScript(std::uint64_t seed) {
     op.number = i * 5000 + static_cast<std::uint32_t>(random() % 5000);
     script.ops.push_back(op);
   }
-  script.end = static_cast<Ending>(random() % 3);
+  script.end = static_cast<JobEnding>(random() % 3);
   script.culprit =
       static_cast<int>(random() % static_cast<std::uint64_t>(script.job.ranks));
   const std::vector<std::size_t>& elements = script.job.elements;
-  if (script.end == Ending::kMisused) {
+  if (script.end == JobEnding::kMisused) {
     const auto largest = std::max_element(elements.begin(), elements.end());
-    if (elements.size() < 2 || *largest == 0) script.end = Ending::kAbort;
+    if (elements.size() < 2 || *largest == 0) script.end = JobEnding::kAbort;
     script.held_back = static_cast<std::size_t>(largest - elements.begin());
   }
   return script;

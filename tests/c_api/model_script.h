@@ -42,7 +42,7 @@ struct JobSetting {
 };
 std::string Describe(const JobSetting& job);
 
-enum class Ending : std::uint8_t {
+enum class JobEnding : std::uint8_t {
   kClose,
   kAbort,    // One rank aborts the job.
   kMisused,  // One rank marks a tensor twice.
@@ -53,7 +53,7 @@ struct Script {
   JobSetting job;
   std::vector<Op> ops;
   bool in_step = false;  // Some rank may be in a step after the last of `ops`.
-  Ending end = Ending::kClose;
+  JobEnding end = JobEnding::kClose;
   int culprit = 0;            // kAbort, kMisused.
   std::size_t held_back = 0;  // kMisused: a tensor with elements.
 

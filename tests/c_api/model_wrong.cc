@@ -145,14 +145,14 @@ void Rank::GatherAt(int rank) {
 
 void Rank::End() {
   while (!started_.empty() && !verdict_.wrong()) WaitOldest();
-  if (script_.end == Ending::kClose) {
+  if (script_.end == JobEnding::kClose) {
     if (touched() || script_.in_step) Finish(0);
     OK(gf_comm_barrier(comm_));
     return;
   }
   GatherAt(script_.culprit);
   const bool culprit = rank_ == script_.culprit;
-  if (script_.end == Ending::kAbort) {
+  if (script_.end == JobEnding::kAbort) {
     if (culprit) OK(gf_comm_abort(comm_, "the script says so"));
     RETURNS(GF_ABORTED, gf_comm_barrier(comm_));
     // The results of earlier steps are certain.

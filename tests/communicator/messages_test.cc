@@ -56,7 +56,7 @@ class MessagesTest : public ::testing::Test {
   struct Receive {
     std::string text = std::string(5, '?');
     int source = -7;
-    Ending ended;
+    TransferEnding ended;
   };
   Receive& Recv(int peer, std::uint32_t tag) {
     receives_.emplace_back();
@@ -154,7 +154,7 @@ TEST_F(MessagesTest, CountWhatIsInFlightAndWhatHasMoved) {
 
 TEST_F(MessagesTest, WithAPeerThatIsNoOtherRankAreRefused) {
   char byte = 0;
-  Ending ended;
+  TransferEnding ended;
   for (const int peer : {-2, 0, kRanks, kRanks + 5}) {
     EXPECT_EQ(at(0).Send(group(0), peer, 1, {}, ended.done()).code(),
               StatusCode::kInvalidArgument)
@@ -175,7 +175,7 @@ TEST_F(MessagesTest, WithAPeerThatIsNoOtherRankAreRefused) {
 // A length below 0, as a size_t, among them.
 TEST_F(MessagesTest, OfMoreBytesThanAHeaderMayNameAreRefused) {
   char byte = 0;
-  Ending ended;
+  TransferEnding ended;
   for (const std::size_t bytes :
        {kMaxPayloadBytes + 1, SIZE_MAX - 256, SIZE_MAX - 255, SIZE_MAX}) {
     const Status refused = at(0).Send(
@@ -287,7 +287,7 @@ class NeverLinked : public ::testing::Test {
   }
 
   std::string text_ = std::string(5, '?');
-  Ending ended_;
+  TransferEnding ended_;
   CallGroup group_;
   std::unique_ptr<Messages> messages_;
   FabricRanks ranks_;

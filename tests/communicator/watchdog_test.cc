@@ -53,7 +53,7 @@ class WatchdogTest : public ::testing::Test {
 
   // Lent to a call that may end as late as with its executor.
   float value_ = 1;
-  Ending ended_;
+  TransferEnding ended_;
   Fabrics ranks_{3};
   Lines log_;
   Watchdog watchdog_{OptionsOf(&log_), ranks_.fabric(0), ranks_.executor(0),

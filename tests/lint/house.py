@@ -81,6 +81,38 @@ def problems(path, text):
         yield f"{path}: reads environ, and is not where a process begins"
 
 
+# Where a namespace, or a type outside of all others, begins.
+NAMESPACE = re.compile(r"(?:inline )?namespace\s*([\w:]*)\s*{")
+TYPE = re.compile(
+    r"(?:template <.*> *)?(?:struct|class|union|enum(?: class)?)\s+"
+    r"(?:alignas\(.*?\)\s+|\[\[.*?\]\]\s*)?([\w:]+)(?:<.*>)?(?: final)?"
+    r"\s*(?::[^;]*)?(?:{|$)")
+
+
+def types(path, text):
+    """The full names of the types that a file defines, and their lines."""
+    spaces = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if space := NAMESPACE.match(line):
+            spaces.append(space[1] or f"(only in {path})")
+        elif re.match(r"}\s*// namespace", line):
+            del spaces[-1:]
+        elif (found := TYPE.match(line)) and not line.endswith(";"):
+            yield "::".join([*spaces, found[1]]), f"{path}:{number}"
+
+
+def twins(sources):
+    """Types of one name in several files: a program with both takes the
+    functions of one for those of the other, and no compiler says so."""
+    places = {}
+    for path, text in sources.items():
+        for name, place in types(path, text):
+            places.setdefault(name, {})[path] = place
+    for name, by_path in places.items():
+        if len(by_path) > 1:
+            yield f"{', '.join(by_path.values())}: {name} is several types"
+
+
 def strays(paths):
     for name in sorted({path.split("/")[0] for path in paths}):
         if name not in TOP and not name.startswith("."):
@@ -97,6 +129,11 @@ def self_test():
     assert list(problems("kernels/a.cc", "a\n" * (MOST_LINES + 1)))
     assert list(problems("gradientflow/a.cc", "use(::environ);"))
     assert not list(problems("gradientflow/a.cc", "// sleep(1) getenv()"))
+    one = "namespace a {\nstruct B : C {\n};\n}  // namespace a\n"
+    own = f"namespace {{\n{one}}}  // namespace\n"
+    assert list(twins({"a.h": one, "b.h": one.replace("struct", "enum class")}))
+    assert not list(twins({"a.h": one, "b.h": one.replace("B", "D")}))
+    assert not list(twins({"a.h": one, "a.cc": own, "b.cc": own}))
 
 
 def main():
@@ -104,7 +141,7 @@ def main():
     listed = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"],
                             check=True, capture_output=True, text=True)
     paths = sorted(set(listed.stdout.splitlines()))
-    bad, lengths = list(strays(paths)), {}
+    bad, lengths, sources = list(strays(paths)), {}, {}
     for path in paths:
         file = pathlib.Path(path)
         if not path.endswith(CODE) or not file.exists():
@@ -112,6 +149,9 @@ def main():
         text = file.read_text()
         lengths[path] = text.count("\n")
         bad += problems(path, text)
+        if is_source(path):
+            sources[path] = text
+    bad += twins(sources)
     long = [p for p, n in lengths.items() if n > USUAL_LINES]
     if not lengths:
         bad.append("no sources found: is this a git checkout?")

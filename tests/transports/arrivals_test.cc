@@ -20,9 +20,9 @@
 namespace gradientflow {
 namespace {
 
-using testing::Ending;
 using testing::FabricRanks;
 using testing::HeapBytes;
+using testing::TransferEnding;
 using Random = std::mt19937_64;
 
 // Less than the numbers of some hundred tags take.
@@ -40,10 +40,11 @@ class ArrivalsTest : public ::testing::Test, protected FabricRanks {
 
   struct Receiving {
     std::uint64_t value = 0;
-    Ending ending;
+    TransferEnding ending;
   };
   void Send(std::uint32_t tag, std::uint64_t value) {
-    auto& [kept, ending] = *sent_.emplace_back(new std::pair(value, Ending()));
+    auto& [kept, ending] =
+        *sent_.emplace_back(new std::pair(value, TransferEnding()));
     fabrics[0]->Send(
         1, PointToPointTag(tag, 0),
         {reinterpret_cast<const std::byte*>(&kept), sizeof(kept), {}}, {},
@@ -63,7 +64,7 @@ class ArrivalsTest : public ::testing::Test, protected FabricRanks {
     while (!sent_.empty() && sent_.front()->second.times == 1)
       sent_.pop_front();
   }
-  std::deque<std::unique_ptr<std::pair<std::uint64_t, Ending>>> sent_;
+  std::deque<std::unique_ptr<std::pair<std::uint64_t, TransferEnding>>> sent_;
 };
 
 TEST_F(ArrivalsTest, ManyTagsLeaveNothingBehind) {
@@ -130,8 +131,8 @@ TEST_F(ArrivalsTest, OfAClosedGroupAreForgotten) {
   std::size_t before = 0;
   for (std::uint32_t round = 0; round < 2000; ++round) {
     const MessageId id = {PointToPointTag(kNumberedTags + round * 7919, 0), 4};
-    Ending sent[3];
-    for (Ending& ending : sent) {
+    TransferEnding sent[3];
+    for (TransferEnding& ending : sent) {
       fabrics[0]->Send(
           1, id,
           {reinterpret_cast<const std::byte*>(&value), sizeof(value), {}}, {},
@@ -142,7 +143,7 @@ TEST_F(ArrivalsTest, OfAClosedGroupAreForgotten) {
     fabrics[1]->CloseGroup(4);
     ASSERT_FALSE(fabrics[1]->HasMessage(0, id));
     for (int i = 0; i < 100 && sent[2].times == 0; ++i) Poll();
-    for (const Ending& ending : sent) ASSERT_EQ(ending.times, 1);
+    for (const TransferEnding& ending : sent) ASSERT_EQ(ending.times, 1);
     if (round == 100) before = HeapBytes();
   }
   EXPECT_LE(HeapBytes(), before + kFewBytes);

@@ -24,8 +24,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::Ending;
 using testing::FabricRanks;
+using testing::TransferEnding;
 using Random = std::mt19937_64;
 
 // A message, on both sides.
@@ -35,8 +35,8 @@ struct Message {
   MessageId id;
   std::string out;
   std::string in;
-  Ending sent;
-  Ending received;
+  TransferEnding sent;
+  TransferEnding received;
 };
 
 class EarlyMessages : public ::testing::Test, protected FabricRanks {
@@ -309,7 +309,7 @@ TEST_F(EarlyMessages, ADeathEndsWhatWasAnnouncedOnBothSides) {
     PollAll();
     clock.Advance(milliseconds(500));
     PollAll();
-    const Ending& ending = dying == 0 ? message.received : message.sent;
+    const TransferEnding& ending = dying == 0 ? message.received : message.sent;
     EXPECT_EQ(ending.times, 1);
     EXPECT_EQ(ending.status.code(), StatusCode::kUnavailable);
   }

@@ -21,9 +21,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::Ending;
 using testing::FabricRanks;
 using testing::Room;
+using testing::TransferEnding;
 using testing::View;
 
 // What the sources of all ranks know together.
@@ -127,8 +127,8 @@ TEST_F(FabricLinks, KeepsMessagesInOrderUntilTheLinkIsThere) {
   constexpr int kMessages = 7;
   std::vector<std::string> out;
   std::vector<std::string> in(kMessages, std::string(3, '?'));
-  std::vector<Ending> sent(kMessages);
-  std::vector<Ending> received(kMessages);
+  std::vector<TransferEnding> sent(kMessages);
+  std::vector<TransferEnding> received(kMessages);
   // All have one name, so only their order tells them apart.
   const Tag tag = PointToPointTag(kNumberedTags, 0);
   for (int i = 0; i < kMessages; ++i) out.push_back(std::string(3, 'a' + i));
@@ -159,7 +159,7 @@ TEST_F(FabricLinks, AReceiveAsksForTheLinkAtTheNextTick) {
   Make(5);
   std::string in(2, '?');
   const std::string out = "ok";
-  Ending sent, received;
+  TransferEnding sent, received;
   at(3).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
   PollAll();
   EXPECT_EQ(at(3).link(0), nullptr) << "the sender may ask first";
@@ -182,7 +182,7 @@ TEST_F(FabricLinks, ANumberIsToldWhenSomebodyNeedsTheLink) {
   PollAll();
   EXPECT_EQ(at(0).link(2), nullptr);
   std::string in(1, '?');
-  Ending received;
+  TransferEnding received;
   at(2).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
   TickAll();
   PollAll();
@@ -205,7 +205,7 @@ TEST_F(FabricLinks, ManyUntoldNumbersAreForgottenFromTheOldestOn) {
 TEST_F(FabricLinks, TheVerdictReachesRanksThatAreNotLinkedToTheDead) {
   Make(8);
   std::string in(1, '?');
-  std::vector<Ending> received(8);
+  std::vector<TransferEnding> received(8);
   at(4).Recv(3, CallTag(0, 1), Room(&in), 0, received[4].done());
   fabrics[0].reset();  // Dies without a word.
   for (int i = 0; i < 10; ++i) {
@@ -227,7 +227,7 @@ TEST_F(FabricLinks, APeerThatDoesNotAnswerIsNamedAfterTheTimeOut) {
   Make(5, options);
   hub_->open = false;
   std::string in(1, '?');
-  Ending received;
+  TransferEnding received;
   at(2).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
   int ticks = 0;
   for (; at(2).status().ok() && ticks < 300; ++ticks) {
@@ -251,7 +251,7 @@ TEST_F(FabricLinks, HeartbeatsKeepAlateLinkAlive) {
   options.heartbeat_timeout = seconds(10);
   Make(5, options);
   std::string in(1, '?');
-  Ending received;
+  TransferEnding received;
   at(2).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
   for (int i = 0; i < 300; ++i) {
     clock.Advance(milliseconds(100));
@@ -269,7 +269,7 @@ TEST_F(FabricLinks, WhoNeedsARankThatHasLeftHearsSo) {
   for (int r = 1; r < 5; ++r) EXPECT_TRUE(at(r).status().ok());
   EXPECT_EQ(at(2).departed(), 0) << "no one brings the news";
   const std::string out = "late";
-  Ending sent;
+  TransferEnding sent;
   at(2).Send(0, CallTag(0, 1), View(out), {}, sent.done());
   PollAll();
   EXPECT_EQ(at(2).departed(), 1);
@@ -288,7 +288,7 @@ TEST_F(FabricLinks, WhatIsSentToARankThatRefusedArrivesIfItTurnsUp) {
   Make(5);
   hub_->gone[0] = true;
   std::vector<std::string> out = {"before", "after!"};
-  std::vector<Ending> sent(2);
+  std::vector<TransferEnding> sent(2);
   at(2).Send(0, CallTag(0, 1), View(out[0]), {}, sent[0].done());
   PollAll();
   EXPECT_TRUE(at(2).HasDeparted(0));
@@ -297,7 +297,7 @@ TEST_F(FabricLinks, WhatIsSentToARankThatRefusedArrivesIfItTurnsUp) {
   hub_->gone[0] = false;
   PollAll();
   std::vector<std::string> in(2, std::string(6, '?'));
-  std::vector<Ending> received(2);
+  std::vector<TransferEnding> received(2);
   for (std::uint32_t i = 0; i < 2; ++i) {
     at(0).Recv(2, CallTag(0, i + 1), Room(&in[i]), 0, received[i].done());
   }
@@ -341,7 +341,7 @@ TEST_F(FabricLinks, WithoutASourceAMissingLinkIsAnError) {
   Fabric alone(0, 2, clock, Poller::Create().value(), {});
   alone.Connect(std::vector<std::unique_ptr<Link>>(2));
   const std::string out = "x";
-  Ending sent;
+  TransferEnding sent;
   alone.Send(1, CallTag(0, 1), View(out), {}, sent.done());
   EXPECT_EQ(sent.times, 0) << "inside the call";
   alone.Poll();

@@ -25,14 +25,14 @@
 namespace gradientflow::testing {
 
 // How one operation ended.
-struct Ending {
+struct TransferEnding {
   int times = 0;
   std::uint32_t flags = 0;
   Status status;
   Done done() {
     return {
         [](void* self, std::uint64_t, std::uint32_t seen, const Status& how) {
-          auto& ending = *static_cast<Ending*>(self);
+          auto& ending = *static_cast<TransferEnding*>(self);
           ++ending.times;
           ending.flags = seen;
           ending.status = how;

@@ -23,9 +23,9 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::Ending;
 using testing::FabricRanks;
 using testing::Room;
+using testing::TransferEnding;
 using testing::View;
 
 class FabricTest : public ::testing::Test, protected FabricRanks {};
@@ -36,10 +36,10 @@ TEST_F(FabricTest, MatchesMessagesToReceivesInEitherOrder) {
   const std::string b = "second";
   std::string got_a(a.size(), '?');
   std::string got_b(b.size(), '?');
-  Ending sent_a;
-  Ending sent_b;
-  Ending received_a;
-  Ending received_b;
+  TransferEnding sent_a;
+  TransferEnding sent_b;
+  TransferEnding received_a;
+  TransferEnding received_b;
   at(0).Send(1, CallTag(0, 1), View(a), {0, kFlagNonfinite}, sent_a.done());
   PollAll();
   EXPECT_EQ(received_a.times, 0);
@@ -51,7 +51,8 @@ TEST_F(FabricTest, MatchesMessagesToReceivesInEitherOrder) {
   EXPECT_EQ(got_a, a);
   EXPECT_EQ(got_b, b);
   EXPECT_EQ(received_a.flags & kFlagNonfinite, kFlagNonfinite);
-  for (const Ending* ending : {&sent_a, &sent_b, &received_a, &received_b}) {
+  for (const TransferEnding* ending :
+       {&sent_a, &sent_b, &received_a, &received_b}) {
     EXPECT_EQ(ending->times, 1);
     EXPECT_TRUE(ending->status.ok());
   }
@@ -79,8 +80,8 @@ class Flood : public FabricTest {
   static constexpr int kMessages = 3000;  // Far more than the FIFO holds.
   const std::string out_ = std::string(700, 'x');
   std::string in_ = std::string(700, '?');
-  std::vector<Ending> sent_ = std::vector<Ending>(kMessages);
-  Ending received_;
+  std::vector<TransferEnding> sent_ = std::vector<TransferEnding>(kMessages);
+  TransferEnding received_;
 };
 
 TEST_F(Flood, DoesNotHideADeath) {
@@ -122,8 +123,8 @@ TEST_F(FabricTest, EndsTheJobOnAllRanksWhenCallsDiffer) {
     Make(3);
     const std::string out = "1234";
     std::string in(4, '?');
-    Ending sent;
-    Ending received;
+    TransferEnding sent;
+    TransferEnding received;
     if (early) {
       at(0).Send(1, CallTag(0, 1), View(out), {0x10000}, sent.done());
       PollAll();
@@ -148,7 +149,7 @@ TEST_F(FabricTest, EndsTheJobOnAMessageOfACallThatWasNotMade) {
     fabrics.clear();
     Make(2);
     const std::string out = "1234";
-    Ending sent;
+    TransferEnding sent;
     if (!early) at(1).CallDone(0, 1, 7);
     at(0).Send(1, CallTag(0, 7), View(out), {}, sent.done());
     PollAll();
@@ -166,8 +167,8 @@ TEST_F(FabricTest, KeepsGroupsApart) {
   Make(2);
   const std::string out[] = {"of all", "of 1st", "of 2nd"};
   std::string in[3];
-  Ending sent;
-  Ending received[3];
+  TransferEnding sent;
+  TransferEnding received[3];
   const Tag tag = CallTag(0, 3);
   for (const GroupId group : {2U, 0U, 1U}) {
     at(0).Send(1, {tag, group}, View(out[group]), {}, sent.done());
@@ -200,8 +201,8 @@ TEST_F(FabricTest, DropsWhatCameForAGroupThatIsClosed) {
   Make(2);
   const std::string out(90, 'x');
   std::string in(90, '?');
-  Ending sent;
-  Ending received;
+  TransferEnding sent;
+  TransferEnding received;
   at(0).Send(1, {kPointToPointBit | 1, 7}, View(out), {}, sent.done());
   at(0).Send(1, {kPointToPointBit | 2, 8}, View(out), {}, sent.done());
   PollAll();
@@ -221,8 +222,8 @@ TEST_F(FabricTest, FailsOnlyTheReceiveOfAMessageOfAnotherLength) {
   const Tag tag = kPointToPointBit | 5;
   const std::string out = "12345";
   std::string in(4, '?');
-  Ending sent;
-  Ending received;
+  TransferEnding sent;
+  TransferEnding received;
   at(0).Send(1, tag, View(out), {}, sent.done());
   at(1).Recv(0, tag, Room(&in), 0, received.done());
   PollAll();
@@ -235,14 +236,14 @@ TEST_F(FabricTest, FailsOnlyTheReceiveOfAMessageOfAnotherLength) {
 TEST_F(FabricTest, RunsEveryDoneOnceWhenItFails) {
   Make(2);
   std::string in(4, '?');
-  Ending before;
-  Ending after;
+  TransferEnding before;
+  TransferEnding after;
   at(1).Recv(0, CallTag(0, 1), Room(&in), 0, before.done());
   at(0).Fail(Status(StatusCode::kAborted, "no more"));
   PollAll();
   at(1).Recv(0, CallTag(0, 2), Room(&in), 0, after.done());
   PollAll();
-  for (const Ending* ending : {&before, &after}) {
+  for (const TransferEnding* ending : {&before, &after}) {
     EXPECT_EQ(ending->times, 1);
     EXPECT_EQ(ending->status.code(), StatusCode::kAborted);
     EXPECT_EQ(ending->status.message(), "no more");
@@ -357,7 +358,7 @@ TEST_F(FabricTest, DepartureIsAnErrorOnlyForWhoStillNeedsThePeer) {
   PollAll();
   EXPECT_TRUE(at(1).status().ok()) << at(1).status().message();
   std::string in(4, '?');
-  Ending received;
+  TransferEnding received;
   at(1).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
   PollAll();
   EXPECT_EQ(received.times, 1);

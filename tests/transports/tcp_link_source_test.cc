@@ -33,8 +33,8 @@ namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::Ending;
 using testing::Room;
+using testing::TransferEnding;
 using testing::View;
 
 const Bits256 kSecret = HmacSha256("a key", "");
@@ -107,7 +107,7 @@ TEST_F(TcpLinkSources, EitherRankMayBeFirst) {
     job.LearnAll();
     std::string in(5, '?');
     const std::string out = "hello";
-    Ending sent, received;
+    TransferEnding sent, received;
     job.at(from).Send(to, CallTag(0, 1), View(out), {}, sent.done());
     EXPECT_TRUE(job.Drive([&] { return job.at(to).link(from) != nullptr; }));
     job.at(to).Recv(from, CallTag(0, 1), Room(&in), 0, received.done());
@@ -124,7 +124,7 @@ TEST_F(TcpLinkSources, AReceiveIsEnough) {
   job.clock = &clock_;
   job.LearnAll();
   std::string in(5, '?');
-  Ending received;
+  TransferEnding received;
   job.at(0).Recv(1, CallTag(0, 1), Room(&in), 0, received.done());
   job.at(0).Tick(true);
   EXPECT_TRUE(job.Drive([&] { return job.at(1).link(0) != nullptr; }));
@@ -136,7 +136,7 @@ TEST_F(TcpLinkSources, ARankWhoseAddressComesLateIsDialledThen) {
   Job job(2, clock_);
   job.clock = &clock_;
   const std::string out = "hello";
-  Ending sent;
+  TransferEnding sent;
   job.at(0).Send(1, CallTag(0, 1), View(out), {}, sent.done());
   EXPECT_FALSE(job.Drive([&] { return sent.times == 1; }, 300));
   ASSERT_TRUE(job.at(0).source()->Learn(job.addresses).ok());
@@ -158,7 +158,7 @@ TEST_F(TcpLinkSources, OneDirectionIsEnough) {
   ASSERT_TRUE(job.at(1).source()->Learn(job.addresses).ok());
   std::string in(5, '?');
   const std::string out = "hello";
-  Ending sent, received;
+  TransferEnding sent, received;
   job.at(0).Send(1, CallTag(0, 1), View(out), {}, sent.done());
   EXPECT_FALSE(job.Drive([&] { return sent.times == 1; }, 3000));
   job.at(1).Recv(0, CallTag(0, 1), Room(&in), 0, received.done());
@@ -178,7 +178,7 @@ TEST_F(TcpLinkSources, RefusalsOfAnybodyAreNoProofThatARankHasLeft) {
   ASSERT_TRUE(job.at(1).source()->Learn(job.addresses).ok());
   std::string in(5, '?');
   const std::string out = "hello";
-  Ending sent, received;
+  TransferEnding sent, received;
   job.at(0).Send(1, CallTag(0, 1), View(out), {}, sent.done());
   for (int i = 0; i < 3000; ++i) {
     job.at(0).Poll();
@@ -203,7 +203,7 @@ TEST_F(TcpLinkSources, BothMayDialAtTheSameTime) {
     job.LearnAll();
     const std::string out[2] = {"from 0", "from 1"};
     std::string in[2] = {std::string(6, '?'), std::string(6, '?')};
-    Ending ended[4];
+    TransferEnding ended[4];
     const std::uint32_t skew = random() % 20;
     int started[2] = {0, 0};
     const auto start = [&](int rank) {
@@ -230,7 +230,7 @@ TEST_F(TcpLinkSources, BothMayDialAtTheSameTime) {
         << job.at(1).source()->TroubleWith(0);
     EXPECT_EQ(in[0], out[1]);
     EXPECT_EQ(in[1], out[0]);
-    for (const Ending& how : ended) EXPECT_TRUE(how.status.ok());
+    for (const TransferEnding& how : ended) EXPECT_TRUE(how.status.ok());
     // Neither side keeps lanes that the other has dropped.
     EXPECT_TRUE(job.Drive([&] { return !job.at(0).IsLinking(); }));
     for (int i = 0; i < 50; ++i) {
@@ -255,7 +255,7 @@ TEST(TcpLinkSourcesOnThreads, BothMayDialAtTheSameTime) {
     std::barrier<> both(2);
     const auto run = [&](int rank) {
       Fabric& fabric = job.at(rank);
-      Ending sent, received;
+      TransferEnding sent, received;
       both.arrive_and_wait();
       for (volatile int spin = 0; spin < (rank == 0 ? round * 20 : 10000);) {
         spin = spin + 1;
@@ -295,7 +295,7 @@ TEST_F(TcpLinkSources, StrangersCostNothing) {
     job.at(1).Poll();
   }
   const std::string out = "hello";
-  Ending sent;
+  TransferEnding sent;
   job.at(0).Send(1, CallTag(0, 1), View(out), {}, sent.done());
   job.clock = &clock_;
   EXPECT_TRUE(job.Drive([&] { return sent.times == 1; }, 5000));
@@ -311,7 +311,7 @@ TEST_F(TcpLinkSources, ARankOfAnotherJobIsAStranger) {
   job.clock = &clock_;
   job.LearnAll();
   const std::string out = "hello";
-  Ending sent[2];
+  TransferEnding sent[2];
   for (const int rank : {0, 1}) {
     job.at(rank).Send(1 - rank, CallTag(0, 1), View(out), {},
                       sent[rank].done());
@@ -331,7 +331,7 @@ TEST_F(TcpLinkSources, WhoNeedsARankThatHasLeftHearsSo) {
   job.at(2).Leave(milliseconds(0));
   job.fabrics[2].reset();
   const std::string out = "hello";
-  Ending sent;
+  TransferEnding sent;
   job.at(0).Send(2, CallTag(0, 1), View(out), {}, sent.done());
   EXPECT_TRUE(job.Drive([&] { return sent.times == 1; }, 3000));
   EXPECT_EQ(sent.status.code(), StatusCode::kUnavailable);
@@ -346,7 +346,7 @@ TEST_F(TcpLinkSources, ARankThatDoesNotAnswerIsNamed) {
   job.LearnAll();
   std::unique_ptr<Fabric> stopped = std::move(job.fabrics[1]);
   const std::string out = "hello";
-  Ending sent;
+  TransferEnding sent;
   job.at(0).Send(1, CallTag(0, 1), View(out), {}, sent.done());
   for (int i = 0; i < 300 && sent.times == 0; ++i) {
     clock_.Advance(milliseconds(100));
@@ -363,7 +363,7 @@ TEST_F(TcpLinkSources, WithoutDescriptorsTheErrorHasBothNumbers) {
   Job job(2, clock_);
   job.LearnAll();
   const std::string out = "hello";
-  Ending sent;
+  TransferEnding sent;
   rlimit before = {};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   const int lowest = ::dup(0);

@@ -100,12 +100,12 @@ std::string LaneMaker::TroubleWith(int peer) const {
   return StrCat(trouble, "; before that ", before);
 }
 
-std::vector<Refusal> LaneMaker::Refusals() const {
-  std::vector<Refusal> refusals;
+std::vector<PeerRefusal> LaneMaker::Refusals() const {
+  std::vector<PeerRefusal> refusals;
   for (const Dialling& dialling : dials_) {
-    std::optional<Refusal> longest;
+    std::optional<PeerRefusal> longest;
     for (const OutgoingLane& lane : dialling.lanes) {
-      std::optional<Refusal> refusal = lane.refusal();
+      std::optional<PeerRefusal> refusal = lane.refusal();
       if (refusal && (!longest || refusal->Lasted() > longest->Lasted())) {
         longest = std::move(refusal);
       }

@@ -92,7 +92,7 @@ class LaneMaker {
   Clock::Time DueBy(Clock::Time latest) const;
 
   // One for each peer that is dialled and refuses.
-  std::vector<Refusal> Refusals() const;
+  std::vector<PeerRefusal> Refusals() const;
   // For error messages: what has gone wrong with the lanes that this rank opens
   // to `peer`, or "".
   std::string TroubleWith(int peer) const;

@@ -105,9 +105,9 @@ void OutgoingLane::NoteRefusal(Attempt& attempt, int error, Clock::Time now) {
       attempt.socket.valid() && WasRefusedOnTheWay(attempt.socket);
 }
 
-std::optional<Refusal> OutgoingLane::refusal() const {
+std::optional<PeerRefusal> OutgoingLane::refusal() const {
   if (connected() || attempts_.empty()) return std::nullopt;
-  Refusal refusal;
+  PeerRefusal refusal;
   refusal.peer = peer();
   refusal.until = Clock::Time::max();
   for (const Attempt& attempt : attempts_) {

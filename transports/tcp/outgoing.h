@@ -19,7 +19,7 @@ namespace gradientflow {
 
 // All addresses of a peer refuse, as those of a process that has ended do: one
 // that runs listens before others know its address.
-struct Refusal {
+struct PeerRefusal {
   int peer = 0;
   Clock::Time since{};      // When the last of them began to,
   Clock::Time until{};      // and when each of them was last seen to.
@@ -79,7 +79,7 @@ class OutgoingLane {
   Status OnReady(std::size_t attempt, Clock::Time now);
 
   // Returns nothing while an address may still answer.
-  std::optional<Refusal> refusal() const;
+  std::optional<PeerRefusal> refusal() const;
 
   // What keeps the lane from being connected: "10.0.0.2:4321: Connection
   // refused", or "10.0.0.2:4321: no answer".
@@ -97,7 +97,7 @@ class OutgoingLane {
     Clock::Time backoff{};
     std::optional<Clock::Time> refused_since;
     Clock::Time refused_at{};  // The last time.
-    bool on_the_way = false;   // See Refusal. Then, too.
+    bool on_the_way = false;   // See PeerRefusal. Then, too.
   };
 
   void NoteRefusal(Attempt& attempt, int error, Clock::Time now);

@@ -69,7 +69,7 @@ class SetUp final : private LaneMaker::Sink {
   void DialTheLate();
   Status CheckWatched();
   Status Look(Clock::Time now);
-  bool HasEnded(const Refusal& refusal, bool all_others_came) const;
+  bool HasEnded(const PeerRefusal& refusal, bool all_others_came) const;
   Status CheckRefusals() const;
   Status Connect();
   Status Round(Clock::Time now);
@@ -175,7 +175,7 @@ Status SetUp::Look(Clock::Time now) {
 
 // A peer that runs behind a firewall connects soon after the others, since all
 // begin to connect when they have met.
-bool SetUp::HasEnded(const Refusal& refusal, bool all_others_came) const {
+bool SetUp::HasEnded(const PeerRefusal& refusal, bool all_others_came) const {
   const Clock::Time too_long =
       job_.look ? Clock::Time(kWatchKnows) : Clock::Time(kRefusedTooLong);
   if (refusal.certain) return refusal.Lasted() >= too_long;
@@ -187,10 +187,10 @@ bool SetUp::HasEnded(const Refusal& refusal, bool all_others_came) const {
 }
 
 Status SetUp::CheckRefusals() const {
-  const std::vector<Refusal> refusals = maker_.Refusals();
+  const std::vector<PeerRefusal> refusals = maker_.Refusals();
   const bool all_others_came =
       refusals.size() == static_cast<std::size_t>(awaited_);
-  for (const Refusal& refusal : refusals) {
+  for (const PeerRefusal& refusal : refusals) {
     if (!HasEnded(refusal, all_others_came)) continue;
     std::string or_else;
     if (!refusal.certain) {

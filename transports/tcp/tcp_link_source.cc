@@ -137,7 +137,7 @@ Status TcpLinkSource::OnLanes(int peer, std::vector<Socket> lanes) {
 // may refuse for a peer that computes for minutes before it connects: there the
 // fabric's time-out decides.
 void TcpLinkSource::GiveUpOnTheGone() {
-  for (const Refusal& gone : maker_.Refusals()) {
+  for (const PeerRefusal& gone : maker_.Refusals()) {
     if (!gone.certain || gone.Lasted() < kRefusedTooLong) continue;
     maker_.StopDialling(gone.peer);
     sink_->OnGone(gone.peer,

@@ -7,9 +7,6 @@
 #include <thread>
 #include <vector>
 
-#include "gradientflow/base/clock.h"
-#include "gradientflow/base/workers.h"
-
 namespace gradientflow {
 
 // Threads that compute, as backward does on a CPU: they multiply small matrices
@@ -44,43 +41,5 @@ struct LoadWindow {
 // them. Below 0 if they did more than before.
 // REQUIRES that time passed in both, products in `alone`, messages in `beside`.
 double LongerPerMessage(const LoadWindow& alone, const LoadWindow& beside);
-
-// What this rank does with memory: bytes per second. Where ranks share cores, a
-// rank gets its part of one.
-struct MemoryRates {
-  double p50 = 0;  // Of the windows of the measurement.
-  double p99 = 0;  // At least 99 % of them were as fast.
-};
-
-// Adds `bytes` of float32 to another such buffer, for about `seconds`: the work
-// of a rank that reduces.
-MemoryRates MeasureReduce(std::size_t bytes, double seconds,
-                          const Clock& clock);
-
-// CSC's pass before the wire over float32 gradients that it keeps back. They
-// lie in memory of `bytes`, rounded down to whole passes, but at least one.
-// Chunks have the default length.
-class ResidualPass {
- public:
-  // `workers` are borrowed.
-  ResidualPass(std::size_t bytes, Workers& workers);
-
-  // What the thread that drives passes over at a time: see csc/pass_size.h.
-  std::size_t elements() const { return chunks_ * chunk_elements_; }
-  // The next pass; the first one follows the last one.
-  void Make();
-  // Bytes of gradients per second.
-  MemoryRates Measure(double seconds, const Clock& clock);
-
- private:
-  const std::size_t chunk_elements_;
-  Workers& workers_;
-  const std::size_t chunks_;  // Of a pass.
-  const std::size_t passes_;
-  std::vector<float> gradients_;
-  std::vector<float> residual_;
-  std::vector<float> norms_;  // Of a pass.
-  std::size_t next_ = 0;
-};
 
 }  // namespace gradientflow

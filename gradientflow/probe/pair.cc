@@ -54,9 +54,10 @@ constexpr std::uint32_t kMostTrains = 20;
 constexpr std::uint32_t kLeastOfTrain =
     PairLeader::kLeastMessages / kLeastTrains;
 static_assert(PairLeader::kLeastMessages % kLeastTrains == 0);
-// If there are more of them, a train takes that long: lines with a token bucket
-// are faster at first, for what they did not carry while the ranks waited.
-constexpr double kSecondsOfTrain = 0.2;
+// Passes keep the line from being full, so trains beside them need not be long;
+// with many of them, the one in the middle is right if ranks that share cores
+// waited for each other in some.
+constexpr double kSecondsOfDrivenTrain = 0.02;
 constexpr std::size_t kSmallBytes = 8;
 // So many times as long as a message takes the thread that drives passes over
 // memory for each, so that it never waits for the wire.
@@ -98,9 +99,11 @@ class Part {
     return Status();
   }
 
-  // Appends to `seconds` how long each train took to arrive here. The first one
-  // is the warm-up.
-  Status Run(const Order& order, bool leads, std::vector<double>* seconds) {
+  // Appends to `seconds` how long each train took to arrive here, and to
+  // `passes`, if messages come here, how much of that its passes took. The
+  // first train is the warm-up.
+  Status Run(const Order& order, bool leads, std::vector<double>* seconds,
+             std::vector<double>* passes) {
     const bool both = order.direction == Direction::kBoth;
     const bool sends =
         both || leads == (order.direction == Direction::kFromLeader);
@@ -109,7 +112,7 @@ class Part {
     passes_ = order.passes;
     for (std::uint32_t train = 0; train <= order.trains; ++train) {
       GF_RETURN_IF_ERROR(Drain());
-      if (train == 1) pass_seconds_ = 0;
+      pass_seconds_ = 0;
       const std::uint32_t messages =
           train == 0 ? order.warm_up : order.messages;
       arrivals.clear();
@@ -119,12 +122,11 @@ class Part {
                : Transfer(sends, bytes, messages, order.in_flight, &arrivals));
       if (arrivals.empty()) continue;
       seconds->push_back(arrivals.back() - begin);
+      passes->push_back(pass_seconds_);
     }
     passes_ = 0;
     return Status();
   }
-  // In all trains of the last Run() but the first.
-  double pass_seconds() const { return pass_seconds_; }
 
  private:
   // While the baton is held, no other thread serves the wire, but for messages
@@ -209,7 +211,7 @@ class Part {
   const Clock& clock_;
   const Pass& pass_;
   std::uint32_t passes_ = 0;
-  double pass_seconds_ = 0;
+  double pass_seconds_ = 0;  // Of a train.
   std::vector<std::byte> out_;
   std::vector<std::byte> in_;
 };
@@ -232,14 +234,14 @@ FlowRate RateOf(std::span<const double> seconds, double train_bytes) {
   for (const double took : seconds) sum += took;
   const std::vector<double> all(seconds.begin(), seconds.end());
   return {rate(sum / static_cast<double>(all.size())), rate(Quantile(all, 0.5)),
-          rate(Quantile(all, 0.99)), 0};
+          rate(Quantile(all, 0.99))};
 }
 
-Trains TrainsOf(double seconds, double each) {
+Trains TrainsOf(double seconds, double train_seconds, double each) {
   const std::uint32_t messages =
       CountFor(seconds, each, PairLeader::kLeastMessages, kMostMessages);
   const std::uint32_t trains =
-      std::min(CountFor(seconds, kSecondsOfTrain, kLeastTrains, kMostTrains),
+      std::min(CountFor(seconds, train_seconds, kLeastTrains, kMostTrains),
                messages / kLeastOfTrain);
   return {trains, messages / trains};
 }
@@ -248,6 +250,9 @@ namespace {
 
 struct LedFlow {
   FlowRate rate;
+  // Of a flow in both directions, per message and in the train in the middle:
+  double pass_seconds = 0;     // the passes of the rank that they took longer,
+  double other_seconds = 0;    // and the rest, as each waits for the other.
   double message_seconds = 0;  // With all that the ranks do between trains.
 };
 
@@ -259,19 +264,19 @@ Result<LedFlow> LeadFlow(Communicator& comm, int peer, const Clock& clock,
   const Clock::Time begin = clock.Now();
   GF_RETURN_IF_ERROR(comm.Send(peer, kOrders, &order, sizeof(order)));
   std::vector<double> here;
-  GF_RETURN_IF_ERROR(part.Run(order, /*leads=*/true, &here));
+  std::vector<double> passes;
+  GF_RETURN_IF_ERROR(part.Run(order, /*leads=*/true, &here, &passes));
   // The follower sends its times, if any, and those of its passes.
-  std::vector<double> there(1 + order.trains + 1);
+  const std::size_t trains = 1 + order.trains;
+  std::vector<double> there(2 * trains);
   if (order.direction != Direction::kToLeader) {
     GF_RETURN_IF_ERROR(
         comm.Recv(peer, kReports, there.data(), there.size() * sizeof(double)));
   }
   led.message_seconds = Seconds(clock.Now() - begin) /
                         (order.warm_up + order.trains * order.messages);
-  const double passes_there = there.back();
-  there.pop_back();
-  const auto rate_of = [&](std::span<const double> seconds) {
-    return RateOf(seconds.subspan(1),
+  const auto rate_of = [&](const std::vector<double>& seconds) {
+    return RateOf(std::span(seconds).subspan(1, order.trains),
                   static_cast<double>(order.message_bytes) * order.messages);
   };
   led.rate = rate_of(here.empty() ? there : here);
@@ -279,10 +284,45 @@ Result<LedFlow> LeadFlow(Communicator& comm, int peer, const Clock& clock,
   const FlowRate own = led.rate;
   const FlowRate other = rate_of(there);
   led.rate = {(own.mean + other.mean) / 2, (own.p50 + other.p50) / 2,
-              (own.p99 + other.p99) / 2,
-              std::max(part.pass_seconds(), passes_there) /
-                  (order.trains * order.messages)};
+              (own.p99 + other.p99) / 2};
+  std::vector<double> longer;
+  std::vector<double> rest;
+  for (std::size_t i = 1; i < trains; ++i) {
+    longer.push_back(std::max(passes[i], there[trains + i]));
+    rest.push_back(std::max(here[i], there[i]) - longer.back());
+  }
+  led.pass_seconds = Quantile(longer, 0.5) / order.messages;
+  led.other_seconds = std::max(Quantile(rest, 0.5), 0.0) / order.messages;
   return led;
+}
+
+// Looks at the flow once or twice to see how many messages it is to have.
+Result<LedFlow> LeadAll(Communicator& comm, int peer, const Clock& clock,
+                        const Pass& pass, const Flow& flow) {
+  Order order{.task = Task::kFlow,
+              .direction = flow.direction,
+              .in_flight = static_cast<std::uint32_t>(flow.in_flight),
+              .messages = 2,
+              .warm_up = kWarmUp,
+              .trains = 1,
+              .passes = static_cast<std::uint32_t>(flow.passes),
+              .message_bytes = flow.message_bytes};
+  const auto plan = [&](double share, double each) {
+    const Trains trains =
+        TrainsOf(share * flow.seconds, flow.train_seconds, each);
+    order.trains = trains.count;
+    order.messages = trains.messages;
+    order.warm_up =
+        CountFor(share * kWarmUpSeconds, each, kWarmUp, kMostMessages / 10);
+    return trains.count * trains.messages > PairLeader::kLeastMessages;
+  };
+  Result<LedFlow> led = LeadFlow(comm, peer, clock, pass, order);
+  if (led.ok() && plan(kShareOfTrial, led.value().message_seconds)) {
+    led = LeadFlow(comm, peer, clock, pass, order);
+  }
+  if (!led.ok()) return led.status();
+  plan(1, led.value().message_seconds);
+  return LeadFlow(comm, peer, clock, pass, order);
 }
 
 }  // namespace
@@ -340,29 +380,7 @@ Result<std::uint64_t> PairLeader::Messages(double seconds) {
 }
 
 Result<FlowRate> PairLeader::Rate(const Flow& flow) {
-  Order order{.task = Task::kFlow,
-              .direction = flow.direction,
-              .in_flight = static_cast<std::uint32_t>(flow.in_flight),
-              .messages = 2,
-              .warm_up = kWarmUp,
-              .trains = 1,
-              .passes = static_cast<std::uint32_t>(flow.passes),
-              .message_bytes = flow.message_bytes};
-  const auto plan = [&](double share, double each) {
-    const Trains trains = TrainsOf(share * flow.seconds, each);
-    order.trains = trains.count;
-    order.messages = trains.messages;
-    order.warm_up =
-        CountFor(share * kWarmUpSeconds, each, kWarmUp, kMostMessages / 10);
-    return trains.count * trains.messages > kLeastMessages;
-  };
-  Result<LedFlow> led = LeadFlow(comm_, peer_, clock_, pass_, order);
-  if (led.ok() && plan(kShareOfTrial, led.value().message_seconds)) {
-    led = LeadFlow(comm_, peer_, clock_, pass_, order);
-  }
-  if (!led.ok()) return led.status();
-  plan(1, led.value().message_seconds);
-  led = LeadFlow(comm_, peer_, clock_, pass_, order);
+  const Result<LedFlow> led = LeadAll(comm_, peer_, clock_, pass_, flow);
   if (!led.ok()) return led.status();
   return led.value().rate;
 }
@@ -371,21 +389,22 @@ Result<double> PairLeader::DriverSecondsPerByte(std::size_t message_bytes,
                                                 double seconds) {
   Flow flow{.message_bytes = message_bytes,
             .direction = Direction::kBoth,
-            .seconds = seconds / 4};
-  const Result<FlowRate> alone = Rate(flow);
+            .seconds = seconds / 4,
+            .train_seconds = kSecondsOfDrivenTrain};
+  const auto lead = [&] { return LeadAll(comm_, peer_, clock_, pass_, flow); };
+  const Result<LedFlow> alone = lead();
   if (!alone.ok()) return alone.status();
   flow.passes = 1;
-  const Result<FlowRate> trial = Rate(flow);
+  const Result<LedFlow> trial = lead();
   if (!trial.ok()) return trial.status();
   const auto bytes = static_cast<double>(message_bytes);
-  const double busy = kBusyTimes * bytes / alone.value().mean;
+  const double busy = kBusyTimes * bytes / alone.value().rate.mean;
   flow.passes = static_cast<int>(
       std::ceil(busy / std::max(trial.value().pass_seconds, 1e-6)));
-  flow.seconds = seconds / 2;
-  const Result<FlowRate> beside = Rate(flow);
+  flow.seconds = seconds;
+  const Result<LedFlow> beside = lead();
   if (!beside.ok()) return beside.status();
-  const double own = bytes / beside.value().mean - beside.value().pass_seconds;
-  return std::max(own / bytes, 0.0);
+  return beside.value().other_seconds / bytes;
 }
 
 Status PairLeader::End() {
@@ -400,6 +419,7 @@ Status FollowPair(Communicator& comm, int leader, const Clock& clock,
     Order order;
     GF_RETURN_IF_ERROR(comm.Recv(leader, kOrders, &order, sizeof(order)));
     std::vector<double> seconds;
+    std::vector<double> passes;
     switch (order.task) {
       case Task::kEnd:
         return Status();
@@ -410,9 +430,9 @@ Status FollowPair(Communicator& comm, int leader, const Clock& clock,
         GF_RETURN_IF_ERROR(part.Bursts(order.messages, &seconds));
         break;
       case Task::kFlow:
-        GF_RETURN_IF_ERROR(part.Run(order, false, &seconds));
+        GF_RETURN_IF_ERROR(part.Run(order, false, &seconds, &passes));
         if (seconds.empty()) break;
-        seconds.push_back(part.pass_seconds());
+        seconds.insert(seconds.end(), passes.begin(), passes.end());
         GF_RETURN_IF_ERROR(comm.Send(leader, kReports, seconds.data(),
                                      seconds.size() * sizeof(double)));
         break;

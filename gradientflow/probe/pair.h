@@ -31,6 +31,10 @@ struct Flow {
   // How long to measure, roughly. The measurement takes at least
   // kLeastMessages messages after those for warm-up.
   double seconds = 0.5;
+  // How long a train takes if there are more than the least number of them:
+  // lines with a token bucket are faster at first, for what they did not carry
+  // while the ranks waited.
+  double train_seconds = 0.2;
   // How often the thread that drives runs the pair's Pass for each message that
   // arrives. Only in both directions.
   int passes = 0;
@@ -43,9 +47,6 @@ struct FlowRate {
   // At least half of the trains, and at least 99 % of them, were as fast.
   double p50 = 0;
   double p99 = 0;
-  // What Pass took per message of the rank that it took more of, since each
-  // waits for the other's messages.
-  double pass_seconds = 0;
 };
 
 // What a rank computes on the thread that drives, as CSC does.
@@ -62,9 +63,9 @@ struct Trains {
 };
 
 // Returns how a flow is divided for which there are `seconds` if each message
-// takes `each`: a train takes 0.2 s or more, and has at least four messages,
-// however slow they are.
-Trains TrainsOf(double seconds, double each);
+// takes `each`: a train takes `train_seconds` or more, and has at least four
+// messages, however slow they are.
+Trains TrainsOf(double seconds, double train_seconds, double each);
 
 // Seconds, of some thousand messages one after another.
 struct MessageTimes {

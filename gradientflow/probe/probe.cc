@@ -6,13 +6,14 @@
 #include <optional>
 #include <string_view>
 #include <thread>
-#include <type_traits>
 
 #include "gradientflow/base/quantile.h"
 #include "gradientflow/collectives/call_plan.h"
 #include "gradientflow/communicator/core.h"
 #include "gradientflow/communicator/transport.h"
+#include "gradientflow/probe/calls.h"
 #include "gradientflow/probe/host_pairs.h"
+#include "gradientflow/probe/load.h"
 
 // All ranks go through the same list of measurements. In each, some of them are
 // pairs, and the others wait at the barrier after it.
@@ -31,33 +32,6 @@ constexpr int kConnections[] = {1, 2, 4};
 constexpr int kLoadWindows = 10;
 constexpr std::size_t kInCache = std::size_t{256} << 10;
 constexpr std::size_t kInMemory = std::size_t{32} << 20;
-
-Status Barrier(Communicator& comm) {
-  CollectiveCall call;
-  call.kind = CollectiveKind::kBarrier;
-  return comm.Run(call);
-}
-
-template <typename T>
-Status Broadcast(Communicator& comm, int root, T* value) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  CollectiveCall call;
-  call.kind = CollectiveKind::kBroadcast;
-  call.output = value;
-  call.count = sizeof(T);
-  call.dtype = call.wire = DType::kUInt8;
-  call.root = root;
-  return comm.Run(call);
-}
-
-Status Allreduce(Communicator& comm, ReduceOp op, std::vector<double>* values) {
-  CollectiveCall call;
-  call.output = values->data();
-  call.count = values->size();
-  call.dtype = call.wire = DType::kFloat64;
-  call.op = op;
-  return comm.Run(call);
-}
 
 std::vector<int> HostOfEach(const CallGroup& group) {
   if (!group.topology.host.empty()) return group.topology.host;
@@ -109,25 +83,19 @@ class Prober {
 
  private:
   Status Memory() {
-    GF_RETURN_IF_ERROR(Barrier(comm_));
-    const double seconds = options_.seconds / 2;
-    const MemoryRates rates[] = {MeasureReduce(kInMemory, seconds, clock_),
-                                 MeasureReduce(kInCache, seconds, clock_),
-                                 residual_.Measure(seconds, clock_)};
-    std::vector<double> slowest;
-    for (const MemoryRates& rate : rates) {
-      slowest.insert(slowest.end(), {rate.p50, rate.p99});
-    }
-    GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kMin, &slowest));
-    result_.reduce = {slowest[0], slowest[1]};
-    result_.reduce_in_cache = {slowest[2], slowest[3]};
-    result_.residual = {slowest[4], slowest[5]};
+    const auto measure = [&](const MemoryWork& work, MemoryRates* rates) {
+      return Assign(MeasureTogether(comm_, work, options_.seconds / 2, clock_),
+                    rates);
+    };
+    GF_RETURN_IF_ERROR(measure(ReduceWork(kInMemory), &result_.reduce));
+    GF_RETURN_IF_ERROR(measure(ReduceWork(kInCache), &result_.reduce_in_cache));
+    const MemoryWork passes = residual_.Work();
+    GF_RETURN_IF_ERROR(measure(passes, &result_.residual));
     // A rank with more threads passes over more at a time.
-    const auto bytes =
-        static_cast<double>(residual_.elements() * sizeof(float));
-    std::vector<double> longest = {bytes / rates[2].p50, bytes / rates[2].p99};
-    GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kMax, &longest));
-    result_.pass_seconds = {longest[0], longest[1]};
+    std::vector<double> most = {passes.bytes};
+    GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kMax, &most));
+    result_.pass_seconds = {most[0] / result_.residual.p50,
+                            most[0] / result_.residual.p99};
     return Status();
   }
 
@@ -163,11 +131,16 @@ class Prober {
     GF_RETURN_IF_ERROR(AsPairs(comm_, {first}, [&](PairLeader& leader) {
       return AtRest(leader, result);
     }));
-    // All ranks pass over their gradients at the same time.
+    // All ranks pass over their gradients at the same time. Where pairs share
+    // cores, one gains what another one loses: the mean of them counts.
+    std::vector<double> driver(1);
     GF_RETURN_IF_ERROR(AsPairs(comm_, pairs, [&](PairLeader& leader) {
       return Assign(leader.DriverSecondsPerByte(kDriven, options_.seconds),
-                    &result->driver_seconds_per_byte);
+                    driver.data());
     }));
+    GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kSum, &driver));
+    result->driver_seconds_per_byte =
+        driver[0] / static_cast<double>(pairs.size());
     if (options_.load_threads >= 0) {
       // Backward runs on all ranks at the same time.
       ComputeLoad load(LoadThreads());
@@ -238,7 +211,7 @@ class Prober {
     GF_RETURN_IF_ERROR(
         Assign(Longer(leader, load), &result->backward_seconds_per_message));
     result->reduce_under_load =
-        MeasureReduce(kInCache, options_.seconds / 4, clock_);
+        MeasureAlone(ReduceWork(kInCache), options_.seconds / 4, clock_);
     for (const Direction direction :
          {Direction::kFromLeader, Direction::kBoth}) {
       GF_RETURN_IF_ERROR(Measure(leader,

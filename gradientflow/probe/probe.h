@@ -10,7 +10,7 @@
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
 #include "gradientflow/communicator/communicator.h"
-#include "gradientflow/probe/load.h"
+#include "gradientflow/probe/memory.h"
 #include "gradientflow/probe/pair.h"
 
 // What the network and the hosts of a job give: the numbers that

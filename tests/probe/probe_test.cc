@@ -12,6 +12,7 @@
 #include "gradientflow/planner/probe.h"
 #include "gradientflow/probe/host_pairs.h"
 #include "gradientflow/probe/load.h"
+#include "gradientflow/probe/memory.h"
 #include "gradientflow/probe/pair.h"
 #include "gradientflow/probe/pair_rank.h"
 #include "gradientflow/probe/report.h"
@@ -44,16 +45,16 @@ class CountingClock final : public Clock {
 TEST(Trains, HaveSeveralMessagesEachHoweverSlow) {
   for (const double seconds : {0.001, 0.1, 0.5, 4.0, 60.0}) {
     for (const double each : {1e-9, 1e-4, 0.01, 0.34, 20.0}) {
-      const Trains trains = TrainsOf(seconds, each);
+      const Trains trains = TrainsOf(seconds, 0.2, each);
       EXPECT_GE(trains.count, 3U) << seconds << " " << each;
       EXPECT_GE(trains.messages, 4U) << seconds << " " << each;
     }
   }
   // Twenty trains of 0.2 s, if messages are quick; if there are twelve of them
   // at all, three.
-  EXPECT_EQ(TrainsOf(4, 1e-3).count, 20U);
-  EXPECT_EQ(TrainsOf(4, 1e-3).messages, 200U);
-  EXPECT_EQ(TrainsOf(4, 0.34).count, 3U);
+  EXPECT_EQ(TrainsOf(4, 0.2, 1e-3).count, 20U);
+  EXPECT_EQ(TrainsOf(4, 0.2, 1e-3).messages, 200U);
+  EXPECT_EQ(TrainsOf(4, 0.2, 0.34).count, 3U);
 }
 
 TEST(Pair, TakesTimesFromItsClock) {
@@ -137,11 +138,28 @@ TEST(Memory, HasRatesOfWhichMostAreAsFastAsTheSlowest) {
   const SteadyClock clock;
   Workers workers(2, std::chrono::nanoseconds(0));
   ResidualPass residual(4 << 20, workers);
-  for (const MemoryRates& rates : {MeasureReduce(1 << 16, kShort, clock),
-                                   residual.Measure(kShort, clock)}) {
+  for (const MemoryRates& rates :
+       {MeasureAlone(ReduceWork(1 << 16), kShort, clock),
+        MeasureAlone(residual.Work(), kShort, clock)}) {
     EXPECT_GT(rates.p99, 0);
     EXPECT_GE(rates.p50, rates.p99);
   }
+}
+
+// Two passes are 1 ms by the clock on most ranks, and 3 ms on the last one.
+TEST(Memory, IsAsFastAsTheSlowestOfTheRanksTogether) {
+  CommJob job;
+  job.size = 3;
+  RunRanks(job, [](Communicator& comm) {
+    const CountingClock clock;
+    const MemoryWork work{1000, [&] {
+                            if (comm.rank() == 2) clock.Now();
+                          }};
+    const auto rates = MeasureTogether(comm, work, 20 * 2.5e-3, clock);
+    ASSERT_TRUE(rates.ok()) << rates.status().message();
+    EXPECT_NEAR(rates.value().p50, 2000 / 3e-3, 1e-3);
+    EXPECT_NEAR(rates.value().p99, 2000 / 3e-3, 1e-3);
+  });
 }
 
 TEST(Memory, IsEnoughForAPassOfManyThreads) {

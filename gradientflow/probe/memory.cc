@@ -37,7 +37,7 @@ int PassesIn(const MemoryWork& work, double seconds, const Clock& clock) {
   return passes;
 }
 
-// Of windows that took so many seconds for each byte.
+// Returns the rates of windows, from the seconds that each took per byte.
 MemoryRates RatesOf(const std::vector<double>& seconds_per_byte) {
   return {1 / Quantile(seconds_per_byte, 0.5),
           1 / Quantile(seconds_per_byte, 0.99)};

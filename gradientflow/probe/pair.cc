@@ -250,9 +250,11 @@ namespace {
 
 struct LedFlow {
   FlowRate rate;
-  // Of a flow in both directions, per message and in the train in the middle:
-  double pass_seconds = 0;     // the passes of the rank that they took longer,
-  double other_seconds = 0;    // and the rest, as each waits for the other.
+  // Both are seconds per message, the median of the trains, and only of a flow
+  // in both directions. In each train the rank whose passes took longer counts,
+  // since each rank waits for the other.
+  double pass_seconds = 0;
+  double other_seconds = 0;    // The rest of the train.
   double message_seconds = 0;  // With all that the ranks do between trains.
 };
 

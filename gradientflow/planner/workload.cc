@@ -52,9 +52,10 @@ struct Chunk {
   Pass pass;
 };
 
-// Which chunks matter is not known beforehand. Here they lie evenly: with a
-// share of 1 to r kept back, every chunk r / (1 - r) is sent, from the first
-// on.
+// Which chunks matter is not known beforehand. Here the pool is cut into as
+// many equal stretches as there are chunks to send, and each sends the chunk in
+// its middle. If it were the first, the last bucket would leave too early:
+// backward ends with layers that take long and have few weights.
 std::vector<Chunk> EvenChunks(const Workload& workload,
                               const Exchange& exchange) {
   const std::vector<double> ready = PrefixReady(workload);
@@ -75,8 +76,8 @@ std::vector<Chunk> EvenChunks(const Workload& workload,
     while (tensor_end < end) tensor_end += workload.tensor_elements[tensor++];
     Chunk chunk;
     chunk.elements = end - begin;
-    const double next = static_cast<double>(sent_before) * step;
-    chunk.sent = sent_before < sent && c == static_cast<std::size_t>(next);
+    const double middle = (static_cast<double>(sent_before) + 0.5) * step - 0.5;
+    chunk.sent = sent_before < sent && c == static_cast<std::size_t>(middle);
     if (chunk.sent) ++sent_before;
     chunk.pass = {ready[tensor - 1], static_cast<double>(chunk.elements) *
                                          PassBytes(workload, chunk.sent)};

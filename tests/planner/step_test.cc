@@ -188,6 +188,15 @@ TEST(Step, CscByHand) {
               1e-9);
 }
 
+// One of four is the second, which is ready at 2 s, and not the first.
+TEST(Step, CscSendsTheMiddleOfAStretch) {
+  Exchange csc = EverySecondChunk();
+  csc.sparsity = 0.75;
+  const auto bucketings = BucketingsOf(TwoTensors(), csc);
+  ASSERT_EQ(bucketings[0].messages.size(), 1U);
+  EXPECT_EQ(bucketings[0].messages[0].ready_seconds, 2);
+}
+
 // The pass follows backward, whatever the buckets are.
 TEST(Step, CscPassesOverAGradientOnceItIsThere) {
   Cluster cluster = Ranks(2, {0.05, 1e-4, 0, 0});

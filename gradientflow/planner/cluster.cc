@@ -55,6 +55,25 @@ double RateAt(const PairLevels& levels, const Flows& flows) {
   return best;
 }
 
+// The same for `hosts` hosts, where those of `flows` are not more. If so many
+// were not measured, but more of them were, and these got less, then all of
+// them share something: together they get no more of it if they are fewer.
+double RateAmong(const PairLevels& levels, const Flows& flows,
+                 std::size_t hosts) {
+  const Bandwidth* more = nullptr;
+  for (const Bandwidth& entry : levels.bandwidth) {
+    if (entry.direction != Direction::kBothWays) continue;
+    if (entry.ranks != flows.ranks || entry.hosts <= hosts) continue;
+    if (more == nullptr || entry.hosts < more->hosts) more = &entry;
+  }
+  const double rate = RateAt(levels, flows);
+  if (flows.hosts >= hosts || more == nullptr) return rate;
+  const Flows shared = {more->streams, more->ranks, more->hosts};
+  const double together =
+      RateAt(levels, shared) * static_cast<double>(more->hosts);
+  return std::min(rate, together / static_cast<double>(hosts));
+}
+
 // Bytes per second of a line.
 struct LineRates {
   double idle = 0;
@@ -64,13 +83,13 @@ struct LineRates {
 LineRates RatesOf(const ProbedPair& pair, const Flows& wanted) {
   const Flows at_rest = Closest(pair.idle, wanted);
   LineRates rates;
-  rates.idle = rates.loaded = RateAt(pair.idle, at_rest);
+  rates.idle = rates.loaded = RateAmong(pair.idle, at_rest, wanted.hosts);
   if (!pair.loaded) return rates;
   const Flows at = Closest(*pair.loaded, wanted);
-  rates.loaded = RateAt(*pair.loaded, at);
+  rates.loaded = RateAmong(*pair.loaded, at, wanted.hosts);
   // What was measured at rest only gets less under load by as much as what was
   // measured under load, too.
-  const double same = RateAt(pair.idle, at);
+  const double same = RateAmong(pair.idle, at, wanted.hosts);
   if (at != at_rest && same > 0) rates.loaded *= rates.idle / same;
   return rates;
 }

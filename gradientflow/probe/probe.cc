@@ -28,6 +28,7 @@ constexpr std::size_t kLineSizes[] = {std::size_t{256} << 10, kLarge};
 // Too short for io threads, as most messages of an allreduce are: the thread
 // that drives moves them itself.
 constexpr std::size_t kDriven = std::size_t{192} << 10;
+constexpr int kDrivenFlows = 7;
 constexpr int kConnections[] = {1, 2, 4};
 constexpr int kLoadWindows = 10;
 constexpr std::size_t kInCache = std::size_t{256} << 10;
@@ -131,16 +132,8 @@ class Prober {
     GF_RETURN_IF_ERROR(AsPairs(comm_, {first}, [&](PairLeader& leader) {
       return AtRest(leader, result);
     }));
-    // All ranks pass over their gradients at the same time. Where pairs share
-    // cores, one gains what another one loses: the mean of them counts.
-    std::vector<double> driver(1);
-    GF_RETURN_IF_ERROR(AsPairs(comm_, pairs, [&](PairLeader& leader) {
-      return Assign(leader.DriverSecondsPerByte(kDriven, options_.seconds),
-                    driver.data());
-    }));
-    GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kSum, &driver));
-    result->driver_seconds_per_byte =
-        driver[0] / static_cast<double>(pairs.size());
+    GF_RETURN_IF_ERROR(
+        Assign(DriverSecondsPerByte(pairs), &result->driver_seconds_per_byte));
     if (options_.load_threads >= 0) {
       // Backward runs on all ranks at the same time.
       ComputeLoad load(LoadThreads());
@@ -153,6 +146,26 @@ class Prober {
       }));
     }
     return Broadcast(comm_, first.leader, result);
+  }
+
+  // All ranks pass over their gradients at the same time. Where pairs share
+  // cores, one gains what another one loses: the mean of them counts. Which
+  // threads share a core may stay the same for as long as a flow lasts, so the
+  // middle of several flows counts, between which all ranks wait for each
+  // other.
+  Result<double> DriverSecondsPerByte(const HostPairs::Pairs& pairs) {
+    std::vector<double> flows;
+    for (int i = 0; i < kDrivenFlows; ++i) {
+      std::vector<double> sum(1);
+      GF_RETURN_IF_ERROR(AsPairs(comm_, pairs, [&](PairLeader& leader) {
+        return Assign(
+            leader.DriverSecondsPerByte(kDriven, options_.seconds / 2),
+            sum.data());
+      }));
+      GF_RETURN_IF_ERROR(Allreduce(comm_, ReduceOp::kSum, &sum));
+      flows.push_back(sum[0] / static_cast<double>(pairs.size()));
+    }
+    return Quantile(flows, 0.5);
   }
 
   // Runs `lead` on the leaders of all these pairs at once. Returns when all

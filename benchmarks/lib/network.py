@@ -75,11 +75,14 @@ class Network:
 
     def __init__(self, ranks: int, gbps: float | None = None, *,
                  per_host: int = 1, more_gbps: Sequence[float] = (),
+                 hosts_gbps: Sequence[float] = (),
                  pacing: bool = False, congestion: str | None = None,
                  exact: bool = False) -> None:
         """`gbps` is the rate of each link in each direction; None puts all
         ranks on one loopback interface. A host has `per_host` ranks.
         `more_gbps` are the rates of further networks: eth1, eth2 and so on.
+        `hosts_gbps`, if any, are the rates of each host's link of the first
+        network, instead of `gbps`.
         `congestion` is TCP's congestion control, Linux's usual one by default.
 
         A token bucket lets what has been saved up pass at once: 128 KiB, or half a
@@ -94,14 +97,20 @@ class Network:
         OSError is raised, as it is if the kernel lacks `congestion`. Raises
         ValueError for an impossible rate or number of ranks.
         """
-        rates = [] if gbps is None else [gbps, *more_gbps]
+        hosts = -(-ranks // per_host)
+        lines = [] if gbps is None else [
+            hosts_gbps or [gbps] * hosts, *([rate] * hosts for rate in more_gbps)]
+        rates = sorted({rate for line in lines for rate in line})
         if not 1 <= ranks <= 250 or not all(0.001 <= r <= 1000 for r in rates):
             raise ValueError(f"expected 1 to 250 ranks and 0.001 to 1000 Gb/s, "
                              f"got {ranks} and {rates}")
+        if hosts_gbps and len(hosts_gbps) != hosts:
+            raise ValueError(f"expected the rates of {hosts} hosts' links, got "
+                             f"{len(hosts_gbps)}")
         self.ranks = ranks
         self.gbps = gbps
         self.per_host = per_host
-        self.networks = len(rates)
+        self.networks = len(lines)
         self.shared = False
         self.paced = False
         self.congestion = congestion or _USUAL_CONGESTION
@@ -111,13 +120,13 @@ class Network:
             if gbps is None:
                 self._make_loopback()
             else:
-                self._make_links(rates, exact)
+                self._make_links(lines, exact)
         except PermissionError:
             self.close()
             self.paced, self.shared = gbps is not None, True
             if self.paced and not pacing:
                 raise
-            if self.paced and (ranks != 2 or len(rates) > 1):
+            if self.paced and (ranks != 2 or len(lines) > 1 or hosts_gbps):
                 raise ValueError("paced links join 2 ranks by one network; "
                                  "namespaces, which take more, need root")
             self.congestion = _congestion_of_this_host()
@@ -201,13 +210,13 @@ class Network:
         _run_in(self.paths[0], "ip link set lo up",
                 *_with_congestion(self.congestion))
 
-    def _make_links(self, rates: list[float], exact: bool) -> None:
-        hosts = [self._add() for _ in range(-(-self.ranks // self.per_host))]
+    def _make_links(self, lines: Sequence[Sequence[float]], exact: bool) -> None:
+        hosts = [self._add() for _ in lines[0]]
         self.paths = [path for path in hosts for _ in range(self.per_host)]
-        for network, gbps in enumerate(rates):
+        for network, rates in enumerate(lines):
             bridge, name = self._add(), f"eth{network}"
             _run_in(bridge, "ip link add bridge0 up type bridge")
-            for host, path in enumerate(hosts):
+            for host, (path, gbps) in enumerate(zip(hosts, rates)):
                 port, address = f"port{host}", f"10.{77 + network}.0.{host + 1}"
                 _run_in(bridge, f"ip link add {port} master bridge0 up "
                                 f"type veth peer name {name} netns {path}",

@@ -12,6 +12,8 @@ measured time is the median over all rounds, of the slowest rank.
   planner.py --sweep                    the bucket size that is named, among others
   planner.py --links 0.2 --models alexnet_bn --wires dense --buckets lazy \\
     --warmup 2 --rounds 1 --json FILE   a slice, which takes less time
+  planner.py --ranks 4 --slow-host 0.5  the last host has such a line, in Gb/s, of
+                                        which the probe knows nothing
   planner.py --sum FILE                 what all slices in the file say together
 
 A file may have a mode several times, each measured with a probe of its own: --sum
@@ -23,100 +25,49 @@ that were measured earlier are predicted again from the probes there, by the mod
 as it is now.
 """
 
+import contextlib
 import datetime
 import itertools
 import json
 import pathlib
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
 from typing import Any
 
+import plans
 from lib import models, report
 from lib.network import Network, congestion_option
-from lib.ranks import RankError, program, run_commands, run_programs
 
-PLAN = "../gradientflow/gradientflow_plan"
-PROBE = "../gradientflow/probe/gradientflow_probe"
-_HALF = {"pool_dtype": "float16", "wire_dtype": "float16"}
-# The settings of a session, and the arguments of gradientflow_plan.
-WIRES = {"dense": ({}, {"wire": "float32"}),
-         "fp16": (_HALF, {"wire": "float16"}),
-         "csc": ({**_HALF, "sparsity": "0.85"},
-                 {"wire": "float16", "mode": "csc", "sparsity": "0.85"})}
 BUCKETS = {"tensor": ("per tensor", "0"), "lazy": ("lazy", "auto"),
            "one": ("one bucket", "inf")}
 PLACE = {"model": "{model}", "Gb/s": "{link_gbps:g}",
-         "congestion control": "{congestion}", "ranks": "{ranks}"}
+         "slow host": "{slow_gbps:g}", "congestion control": "{congestion}",
+         "ranks": "{ranks}"}
 SWEEP = ("0", *(str(kib << 10) for kib in (256, 1024, 4096, 16384, 65536)), "inf")
 
 
-def modes_of(wire: str, sizes: dict[str, str]) -> list[dict[str, Any]]:
-    """Each mode, with the arguments of gradientflow_plan that describe it."""
-    settings, plan = WIRES[wire]
-    return [{"name": f"{wire}, {label}", "wire": wire,
-             "settings": {**settings, "bucket_bytes": size},
-             "plan": {**plan, "bucket-bytes": size}}
-            for label, size in sizes.items()]
-
-
-def probe(network: Network, file: pathlib.Path, seconds: float) -> None:
-    """Writes what the links give. Replayed backward computes nothing, so neither
-    do the hosts meanwhile."""
-    command = [program(PROBE), "--no-load", "--seconds", str(seconds), "--out",
-               str(file)]
-    run_commands(network, "gradientflow_probe", [command] * network.ranks,
-                 {"GRADIENTFLOW_FABRIC": "tcp"})
-
-
-def predict(model: str, file: pathlib.Path, ranks: int,
-            plan: dict[str, str]) -> dict[str, Any]:
-    """Returns what gradientflow_plan says of one configuration."""
-    profile = models.DATA / "profiles" / f"{model}.json"
-    words = [program(PLAN), "predict", "--profile", str(profile), "--probe",
-             str(file), "--ranks", str(ranks), "--ranks-per-host", "1", "--json"]
-    for name, value in plan.items():
-        words += [f"--{name}", value]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RankError(f"{' '.join(words)}: {done.stderr.strip()}")
-    try:
-        row, = json.loads(done.stdout)["predictions"]
-    except KeyError as error:
-        raise RankError(f"gradientflow_plan did not say {error}") from error
-    return row
-
-
 def run_modes(args: report.Args, network: Network, model: str,
-              file: pathlib.Path, modes: list[dict[str, Any]]
-              ) -> list[report.Row]:
-    """The modes in turn, which are open at the same time."""
-    predictions = [predict(model, file, network.ranks, mode["plan"])
-                   for mode in modes]
+              file: pathlib.Path, modes: list[plans.Mode]) -> list[report.Row]:
+    predictions = [plans.predict(model, file, mode["plan"], network.ranks,
+                                 args.slow_host) for mode in modes]
     if args.sweep:  # "auto" stands for the size that the plan names.
         modes = [mode if mode["plan"]["bucket-bytes"] != "auto" else {
             **mode, "settings": {**mode["settings"],
                                  "bucket_bytes": str(said["bucket_bytes"])}}
             for mode, said in zip(modes, predictions)]
-    job = {"model": models.load(model), "modes": modes, "warmup": args.warmup,
-           "rounds": args.rounds, "steps": 1}
-    samples = run_programs(network, "scaling/rank", job,
-                           {"GRADIENTFLOW_FABRIC": "tcp"})
+    measured = plans.measure(network, model, modes, args.warmup, args.rounds)
     rows = []
-    for i, (mode, said) in enumerate(zip(modes, predictions)):
-        steps = zip(*([step["iteration_seconds"] for step in rank[i]]
-                      for rank in samples))
-        measured = report.median(max(step) for step in steps)
+    for mode, said, took in zip(modes, predictions, measured):
         rows.append({
             "benchmark": "planner", "model": model, "link_gbps": network.gbps,
-            "congestion": network.congestion, "ranks": network.ranks,
-            "wire": mode["wire"], "mode": mode["name"], "sweep": args.sweep,
-            "measured_ms": 1e3 * measured,
+            "slow_gbps": args.slow_host, "congestion": network.congestion,
+            "ranks": network.ranks, "wire": mode["wire"], "mode": mode["name"],
+            "sweep": args.sweep, "measured_ms": 1e3 * took["step_seconds"],
             "predicted_ms": 1e3 * said["step_seconds"],
-            "error": said["step_seconds"] / measured - 1,
+            "error": said["step_seconds"] / took["step_seconds"] - 1,
             "plan": mode["plan"], "named_bytes": said["bucket_bytes"],
-            "theta_bytes": samples[0][i][-1]["bucket_bytes"]})
+            "theta_bytes": took["theta_bytes"]})
     return rows
 
 
@@ -125,22 +76,34 @@ def probe_file(folder: pathlib.Path, place: report.Row) -> pathlib.Path:
                      f"{place['congestion']}.json")
 
 
+def probe(args: report.Args, network: Network, folder: pathlib.Path
+          ) -> pathlib.Path:
+    file = probe_file(folder, {"link_gbps": network.gbps, "ranks": network.ranks,
+                               "congestion": network.congestion})
+    if file.exists():
+        made = datetime.datetime.fromtimestamp(file.stat().st_mtime)
+        print(f"uses {file}, of {made:%Y-%m-%d %H:%M}", flush=True)
+    else:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        plans.probe(network, file, args.seconds)
+    return file
+
+
 def run_cell(args: report.Args, model: str, link: float, ranks: int,
              sizes: dict[str, str]) -> list[report.Row]:
-    with (Network(ranks, link, congestion=args.congestion) as network,
+    with (contextlib.ExitStack() as stack,
           tempfile.TemporaryDirectory() as folder):
-        file = probe_file(args.probes or pathlib.Path(folder), {
-            "link_gbps": link, "ranks": ranks,
-            "congestion": network.congestion})
-        if file.exists():
-            made = datetime.datetime.fromtimestamp(file.stat().st_mtime)
-            print(f"uses {file}, of {made:%Y-%m-%d %H:%M}", flush=True)
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            probe(network, file, args.seconds)
+        network = stack.enter_context(
+            Network(ranks, link, congestion=args.congestion))
+        file = probe(args, network, args.probes or pathlib.Path(folder))
+        if args.slow_host is not None:  # Which the probe has not seen.
+            network = stack.enter_context(
+                Network(ranks, link, congestion=args.congestion,
+                        hosts_gbps=[link] * (ranks - 1) + [args.slow_host]))
         rows = []
         for wire in args.wires:  # One at a time, for the sake of memory.
-            cell = run_modes(args, network, model, file, modes_of(wire, sizes))
+            modes = [plans.mode_of(wire, *size) for size in sizes.items()]
+            cell = run_modes(args, network, model, file, modes)
             if args.sweep:
                 best = min(cell[1:], key=lambda row: row["measured_ms"])
                 cell[0]["of_best"] = cell[0]["measured_ms"] / best["measured_ms"]
@@ -163,8 +126,10 @@ def pairs_in_order(rows: list[report.Row]) -> tuple[int, int]:
 
 def print_cell(rows: list[report.Row]) -> None:
     first = rows[0]
+    slow = ("" if first["slow_gbps"] is None
+            else f", the last {first['slow_gbps']:g} Gb/s")
     print(f"\n{first['model']}, {first['ranks']} ranks, {first['link_gbps']:g} "
-          f"Gb/s, {first['congestion']}")
+          f"Gb/s{slow}, {first['congestion']}")
     print(report.table(rows, {
         "mode": "{mode}", "measured ms": "{measured_ms:.1f}",
         "predicted ms": "{predicted_ms:.1f}", "error": "{error:+.1%}",
@@ -192,8 +157,8 @@ def cells_of(rows: Iterable[report.Row]) -> list[list[report.Row]]:
     "spread" is then its slowest measurement over its fastest."""
     cells: dict[tuple[Any, ...], dict[str, list[report.Row]]] = {}
     for row in rows:
-        place = (row["sweep"], row["model"], row["link_gbps"], row["congestion"],
-                 row["ranks"])
+        place = (row["sweep"], row["model"], row["link_gbps"],
+                 row["slow_gbps"] or 0, row["congestion"], row["ranks"])
         cells.setdefault(place, {}).setdefault(row["mode"], []).append(row)
     return [list(map(median_row, cells[place].values())) for place in sorted(cells)]
 
@@ -214,7 +179,7 @@ def cell_row(cell: list[report.Row]) -> report.Row:
     right, count = pairs_in_order(cell)
     row = {**cell[0], "pairs": f"{right}/{count}",
            "median": report.median(abs(row["error"]) for row in cell)}
-    for wire in WIRES:
+    for wire in plans.WIRES:
         errors = [one["error"] for one in cell if one["wire"] == wire]
         if errors:
             row[wire] = max(errors, key=abs)
@@ -223,7 +188,8 @@ def cell_row(cell: list[report.Row]) -> report.Row:
 
 def predicted_again(row: report.Row, folder: pathlib.Path) -> report.Row:
     file = probe_file(folder, row)
-    said = predict(row["model"], file, row["ranks"], row["plan"])
+    said = plans.predict(row["model"], file, row["plan"], row["ranks"],
+                         row["slow_gbps"])
     return {**row, "predicted_ms": 1e3 * said["step_seconds"],
             "error": 1e3 * said["step_seconds"] / row["measured_ms"] - 1}
 
@@ -233,7 +199,8 @@ def summarize(path: pathlib.Path, probes: pathlib.Path | None) -> None:
     with open(path, encoding="utf-8") as file:
         rows = list(map(json.loads, file))
     for number, row in enumerate(rows, 1):
-        row.setdefault("congestion", "?")  # Not all files say.
+        row.setdefault("congestion", "?")  # Not all files say these.
+        row.setdefault("slow_gbps", None)
         missing = {"sweep", "wire", "plan"} - row.keys()
         if missing:
             sys.exit(f"{path}: row {number} has no {', '.join(sorted(missing))}; it "
@@ -253,7 +220,7 @@ def summarize(path: pathlib.Path, probes: pathlib.Path | None) -> None:
                                       "of the best": "{of_best:.3f}"}))
             continue
         print(report.table(map(cell_row, part), {
-            **PLACE, **{wire: f"{{{wire}:+.1%}}" for wire in WIRES},
+            **PLACE, **{wire: f"{{{wire}:+.1%}}" for wire in plans.WIRES},
             "median": "{median:.1%}", "in order": "{pairs}"}))
         print_sum(part)
 
@@ -264,8 +231,10 @@ def options(add: report.Add) -> None:
     add("--links", type=report.list_of(float), default=[1.0], help="Gb/s")
     congestion_option(add)
     add("--ranks", type=report.list_of(report.at_least(2)), default=[2])
-    add("--wires", type=report.some_of(WIRES), default="all",
-        help=f"of {', '.join(WIRES)}")
+    add("--slow-host", type=float, metavar="GBPS",
+        help="the line of the last host; the probe has all of --links")
+    add("--wires", type=report.some_of(plans.WIRES), default="all",
+        help=f"of {', '.join(plans.WIRES)}")
     add("--buckets", type=report.some_of(BUCKETS), default="all",
         help=f"of {', '.join(BUCKETS)}")
     add("--sum", type=pathlib.Path, metavar="FILE",

@@ -26,6 +26,7 @@ import faults  # noqa: E402
 import opening  # noqa: E402
 import planner  # noqa: E402
 import plot  # noqa: E402
+import renting  # noqa: E402
 import scaling  # noqa: E402
 import training  # noqa: E402
 import zerocopy  # noqa: E402
@@ -121,7 +122,7 @@ class Planner(unittest.TestCase):
     @staticmethod
     def row(mode, measured, predicted, ranks=2):
         return {"sweep": False, "model": "m", "link_gbps": 1.0, "congestion": "cubic",
-                "ranks": ranks,
+                "ranks": ranks, "slow_gbps": None,
                 "wire": mode.split(",")[0], "mode": mode, "plan": {},
                 "measured_ms": measured, "predicted_ms": predicted,
                 "error": predicted / measured - 1}
@@ -162,6 +163,35 @@ class Planner(unittest.TestCase):
                     contextlib.redirect_stdout(io.StringIO()) as said:
                 planner.main()
         self.assertIn("median error 10.0%, worst 10.0%", said.getvalue())
+
+
+class Renting(unittest.TestCase):
+    # Costs of 24, 26, 30 and 24: the fourth host makes a step no longer.
+    HOURS = {1: 24, 2: 13, 3: 10, 4: 6}
+
+    def test_the_best_keeps_the_limit_at_the_least_cost_or_time(self):
+        self.assertEqual(renting.best_for(self.HOURS, "deadline", 13), 4)
+        self.assertEqual(renting.best_for({1: 24, 2: 13, 3: 9}, "deadline", 13), 2)
+        self.assertIsNone(renting.best_for(self.HOURS, "deadline", 5))
+        self.assertEqual(renting.best_for({1: 24, 2: 13, 3: 9}, "budget", 26), 2)
+
+    def test_what_is_named_is_judged_by_what_was_measured(self):
+        row = renting.judged(self.HOURS, "deadline", 9, 3)
+        self.assertEqual(row["best"], 4)
+        self.assertAlmostEqual(row["missed"], 1 / 9)
+        self.assertAlmostEqual(row["worse"], 30 / 24 - 1)
+        row = renting.judged({1: 24, 2: 13, 3: 10}, "budget", 28, 1)
+        self.assertEqual((row["best"], row["missed"]), (2, 0))
+        self.assertAlmostEqual(row["worse"], 24 / 13 - 1)
+        self.assertNotIn("worse", renting.judged(self.HOURS, "budget", 28, None))
+
+    def test_a_plan_that_keeps_the_limit_is_the_one_called_chosen(self):
+        plans = [{"plan": "chosen", "hosts": 3.0},
+                 {"plan": "fastest of all", "hosts": 8.0}]
+        self.assertEqual(renting.chosen({"plans": plans}), 3)
+        self.assertIsNone(renting.chosen({"plans": plans[1:]}))
+        with self.assertRaisesRegex(RankError, "did not say 'plans'"):
+            renting.chosen({})
 
 
 class Training(unittest.TestCase):

@@ -45,6 +45,12 @@ class NetworkTest(unittest.TestCase):
             seconds = run_functions(seconds_to_receive, network, size)[0]
         self.assertGreater(seconds, (size - 2 * 4096) / rate)
 
+    def test_a_host_may_have_a_slower_link(self):
+        size, rate, buckets = 6 << 20, 0.2e9 / 8, 2 * 131072
+        with links_or_skip(2, 1, hosts_gbps=[1, 0.2]) as network:
+            seconds = run_functions(seconds_to_receive, network, size)[0]
+        self.assertGreater(seconds, (size - buckets) / rate)
+
     def test_each_host_has_one_interface_and_this_process_keeps_its_own(self):
         before = interfaces(0)
         with links_or_skip(3, 1) as network:
@@ -91,6 +97,8 @@ class NetworkTest(unittest.TestCase):
         for ranks, gbps in ((0, None), (251, None), (2, -1.0), (2, 1e9)):
             with self.assertRaises(ValueError):
                 Network(ranks, gbps)
+        with self.assertRaisesRegex(ValueError, "rates of 2 hosts' links, got 3"):
+            Network(4, 1, per_host=2, hosts_gbps=[1, 1, 1])
 
 
 class RanksTest(unittest.TestCase):

@@ -27,10 +27,10 @@ part of all other threads:
 
 A size is that of the buffer, or of one rank's block if there is one per rank;
 --max bounds all blocks together. A collective with a root (broadcast, reduce,
-gather, scatter) may end on some ranks before others have begun it. So there, as in
-OSU's benchmarks, a barrier that is not timed follows each call ("cpu" has it), and
-the root is drawn anew in each round. Links are exact up to 8 ranks (see
-lib/network.py).
+gather, scatter) may end on some ranks before others have begun it. So there all ranks
+begin each call at a moment that they agree on, from which each takes its time, and the
+largest of the ranks' means counts ("cpu" would have the waiting, and is left out). The
+root is drawn anew in each round. Links are exact (see lib/network.py).
 """
 
 import argparse
@@ -52,8 +52,8 @@ from lib.ranks import Team
 from peers import IO, RING_WAYS, SHARED_WAYS, WAYS, start_all
 
 MOST_RANKS = 64  # Up to so many, sums are exact in every type.
-MOST_EXACT = 8  # With more ranks, exact links would keep the cores busy.
 BLOCKS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
+RUN_UP_SECONDS = 2e-3  # Before each call that has a root; see worker.cc.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
 COLLECTIVES = ("allreduce", "broadcast", "reduce", *BLOCKS)
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -155,6 +155,7 @@ def measure(args: report.Args, teams: list[Team], collective: str,
     iterations = args.iters or max(3, min(1000, (64 << 20) // size // args.ranks))
     if args.batch_ms:
         seconds = run_batch(ours.team, f"{size} 1 3 0 {last} {ours.words}")[0]
+        seconds += RUN_UP_SECONDS * rooted
         iterations = max(3, min(1000, int(1e-3 * args.batch_ms / seconds)))
     warmup = 1 + iterations // 10
     for _ in range(args.rounds):
@@ -163,7 +164,7 @@ def measure(args: report.Args, teams: list[Team], collective: str,
         for one in order.sample(contestants, len(contestants)):
             one.run(size, warmup, iterations, root)
     moved = moved_bytes(collective, size, args.ranks)
-    batch_bytes = args.ranks * moved * (warmup + iterations)
+    batch_bytes = 0 if rooted else args.ranks * moved * (warmup + iterations)
     row: report.Row = {
         "benchmark": "collectives", "collective": collective, "size": size,
         "count": size // DTYPE_BYTES[args.dtype], "type": args.dtype,
@@ -176,7 +177,7 @@ def measure(args: report.Args, teams: list[Team], collective: str,
     if args.congestion is not None:
         row["congestion"] = args.congestion
     if args.gbps:
-        row["exact"] = args.ranks <= MOST_EXACT
+        row["exact"] = True
     for other in dict.fromkeys(one.name for one in contestants[1:]):
         best = min((one for one in contestants[1:] if one.name == other),
                    key=Contestant.us)
@@ -265,7 +266,7 @@ def main(args: report.Args) -> None:
             Network(args.ranks, args.gbps[0] if args.gbps else None,
                     per_host=args.per_host, more_gbps=args.gbps[1:],
                     congestion=args.congestion,
-                    exact=args.ranks <= MOST_EXACT) as network:
+                    exact=True) as network:
         args.congestion = None if args.fabric == "shm" else network.congestion
         teams = list(start_all(args, network))
         others = [team.name for team in teams[1:]] + ["best"] * args.best

@@ -61,6 +61,9 @@ class Ours final : public Worker {
   }
   void Once() override { Must(comm_->Run(call_)); }
   void Barrier() override { benchmarks::Barrier(*comm_); }
+  std::int64_t Latest(std::int64_t mine) override {
+    return MaxOverRanks(*comm_, mine);
+  }
 
   // {"prices": {"ring": seconds, ...}, "chosen": "ring", "links": {"across":
   // {"together": [...], "alone": [...]}, "inside": ...}}: the prices of all

@@ -26,8 +26,10 @@ struct Batch {
   int iterations = 1;
   bool check = false;  // Check one call instead of timing.
   // If there is one, a rank may be done with a call before all have begun it.
-  // Each call then follows a barrier, which is not timed, and the result is the
-  // largest of the ranks' means.
+  // Each call then begins at a moment that all ranks agree on, from which all
+  // of them take the time, and the result is the largest of the ranks' means.
+  // If each took the time from its own begin after a barrier, a rank that
+  // leaves the barrier late would hide what it waits for.
   int root = -1;
   std::vector<std::string> words;
 };
@@ -41,6 +43,8 @@ class Worker {
   // Does one call of the batch's bytes.
   virtual void Once() = 0;
   virtual void Barrier() = 0;
+  // Returns the largest of all ranks' numbers. Asked only if there is a root.
+  virtual std::int64_t Latest(std::int64_t mine);
   // Does one Once() on a known pattern and returns the number of wrong
   // elements. Leaves zeros in the buffers.
   virtual std::uint64_t CountWrong() = 0;

@@ -49,17 +49,16 @@ def _new_namespace() -> subprocess.Popen[str]:
     return holder
 
 
-def _unit_bytes(gbps: float, exact: bool) -> int:
-    """The units in which TCP hands over packets: Linux's 64 KiB or, if `exact`,
-    what the line carries in about 64 us, but at least 4 KiB and at most 64."""
-    return min(65536, max(4096, round(8192 * gbps))) if exact else 65536
+def _exact_unit(gbps: float, hosts: int) -> int:
+    """The units in which TCP hands over packets on exact links: what the line
+    carries in about 64 us, or in 128 us if it is fast or there are many hosts to
+    share the cores; but at least 4 KiB and at most Linux's usual 64 KiB."""
+    microseconds = 128 if gbps > 1 or hosts > 8 else 64
+    return min(65536, max(4096, round(gbps * 125 * microseconds)))
 
 
-def _shaper(interface: str, gbps: float, exact: bool) -> list[str]:
-    # The bucket has room for two units or, unless exact, for half a millisecond.
+def _shaper(interface: str, gbps: float, unit: int, burst_bytes: int) -> list[str]:
     # The queue is at most 10 ms long, like that of a switch port.
-    unit = _unit_bytes(gbps, exact)
-    burst_bytes = max(2 * unit, 0 if exact else round(gbps * 1e9 / 8 * 0.0005))
     return [f"ip link set {interface} gso_max_size {unit}",
             f"tc qdisc add dev {interface} root tbf rate "
             f"{round(gbps * 1e6)}kbit burst {burst_bytes} latency 10ms"]
@@ -87,9 +86,9 @@ class Network:
 
         A token bucket lets what has been saved up pass at once: 128 KiB, or half a
         millisecond of a fast link. So a link that has rested gives a short message
-        more than its rate. If `exact`, it saves at most two units of about 64 us,
-        and no message comes earlier than that; but a byte costs more processor
-        time.
+        more than its rate. If `exact`, it saves at most 1.25 of the units that
+        _exact_unit() returns, and no message comes earlier than that; but a byte
+        costs more processor time.
 
         Without the right to make namespaces, loopback is this host's own and
         `shared` is true: its counters then include other traffic. Links are
@@ -104,9 +103,9 @@ class Network:
         if not 1 <= ranks <= 250 or not all(0.001 <= r <= 1000 for r in rates):
             raise ValueError(f"expected 1 to 250 ranks and 0.001 to 1000 Gb/s, "
                              f"got {ranks} and {rates}")
-        if hosts_gbps and len(hosts_gbps) != hosts:
-            raise ValueError(f"expected the rates of {hosts} hosts' links, got "
-                             f"{len(hosts_gbps)}")
+        if hosts_gbps and (gbps is None or len(hosts_gbps) != hosts):
+            raise ValueError(f"expected links, and the rates of {hosts} hosts' "
+                             f"links, got {gbps} and {len(hosts_gbps)} rates")
         self.ranks = ranks
         self.gbps = gbps
         self.per_host = per_host
@@ -210,20 +209,24 @@ class Network:
         _run_in(self.paths[0], "ip link set lo up",
                 *_with_congestion(self.congestion))
 
-    def _make_links(self, lines: Sequence[Sequence[float]], exact: bool) -> None:
+    def _make_links(self, lines: Sequence[Sequence[float]], exact: bool
+                    ) -> None:
         hosts = [self._add() for _ in lines[0]]
         self.paths = [path for path in hosts for _ in range(self.per_host)]
         for network, rates in enumerate(lines):
             bridge, name = self._add(), f"eth{network}"
             _run_in(bridge, "ip link add bridge0 up type bridge")
             for host, (path, gbps) in enumerate(zip(hosts, rates)):
+                unit = _exact_unit(gbps, len(hosts)) if exact else 65536
+                burst = (unit + unit // 4 if exact
+                         else max(2 * unit, round(gbps * 1e9 / 8 * 0.0005)))
                 port, address = f"port{host}", f"10.{77 + network}.0.{host + 1}"
                 _run_in(bridge, f"ip link add {port} master bridge0 up "
                                 f"type veth peer name {name} netns {path}",
-                        *_shaper(port, gbps, exact))
+                        *_shaper(port, gbps, unit, burst))
                 _run_in(path, "ip link set lo up",
                         f"ip address add {address}/24 dev {name}",
-                        f"ip link set {name} up", *_shaper(name, gbps, exact))
+                        f"ip link set {name} up", *_shaper(name, gbps, unit, burst))
         for path in hosts:
             _run_in(path, *_with_congestion(self.congestion))
 

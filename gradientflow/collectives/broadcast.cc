@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -9,28 +10,48 @@
 namespace gradientflow {
 namespace {
 
-// Binomial tree. The child with the largest subtree is served first.
+// Binomial tree. The child with the largest subtree is served first, and the
+// next one after it: if they shared the line, all would have to wait for the
+// last one.
 Schedule MakeTree(int rank, const CallShape& shape, std::size_t count) {
   Schedule schedule;
   const TreeNode node = TreeNodeOf(rank, shape.size, shape.root);
   const Slice all = Data(0, count);
   if (node.parent >= 0) AppendRound({Recv(node.parent, all)}, &schedule);
-  std::vector<Action> sends;
   for (const TreeNode::Child& child : node.children) {
-    sends.push_back(Send(child.rank, all));
-    sends.back().settle = node.place == 0 && sends.size() == 1;
+    Action send = Send(child.rank, all);
+    send.settle = node.place == 0 && &child == &node.children.front();
+    AppendRound({send}, &schedule);
   }
-  AppendRound(std::move(sends), &schedule);
   return schedule;
 }
 
+// What a connection sends before it hears from its peer: ten packets, TCP's
+// first window (RFC 6928).
+constexpr double kFirstWindowBytes = 14480;
+// How much of a message may still be unsent when the next one begins. This is
+// an assumption: it depends on the kernel's buffers.
+constexpr double kUnsentBytes = 128 << 10;
+
 // The last of the root's children gets its message last, and the first has the
-// deepest subtree: both paths have as many messages as there are rounds.
+// deepest subtree: both paths have as many messages as there are rounds. A
+// child with a subtree of 2^k also waits for what is left of it and leaves
+// together with the messages to k others, except of those that stay in the
+// host.
 Price TreePrice(const CallQuestion& question, double bytes) {
+  const double shared =
+      std::max(0.0, std::min(bytes, kUnsentBytes) - kFirstWindowBytes);
   Price price;
+  Price in_turn;
+  double others = 0;
   for (int k = 0; k < question.hosts.doublings(); ++k) {
-    AddBranches(question, k, {1, bytes}, &price);
+    AddBranches(question, k, {1, bytes, bytes + others * shared}, &price);
+    AddBranches(question, k, {1, bytes}, &in_turn);
+    others += question.hosts.Branch(k);
   }
+  // However they share the line, the root is done when all is sent.
+  price.busy = in_turn.busy;
+  price.terms += in_turn.terms;
   return price;
 }
 

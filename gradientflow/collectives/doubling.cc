@@ -104,7 +104,9 @@ void AddBranches(const CallQuestion& question, int k, const Traffic& traffic,
   const double far = question.hosts.Branch(k);
   const double share = question.hosts.BranchShare(k);
   if (far > 0) price->Add(far, traffic, question.Over(1, share));
-  if (far < 1) price->Add(1 - far, traffic, question.Over(0, share));
+  Traffic near = traffic;
+  near.line_bytes = 0;
+  if (far < 1) price->Add(1 - far, near, question.Over(0, share));
 }
 
 Price PriceOfChain(const CallQuestion& question, const Traffic& traffic) {
@@ -112,8 +114,16 @@ Price PriceOfChain(const CallQuestion& question, const Traffic& traffic) {
   if (question.size() == 1) return price;
   const double far = question.hosts.hosts() - 1;
   const double share = 1.0 / question.size();
+  // Of the hops, those that a segment keeps busy, on average over the call.
+  const double hops = question.size() - 1;
+  const double segments =
+      std::max(1.0, static_cast<double>(question.count) *
+                        static_cast<double>(question.wire_element_bytes) /
+                        std::max(traffic.bytes, 1.0));
+  const double at_work =
+      std::min({segments / (segments + hops - 1), question.window / hops, 1.0});
   Price one;
-  one.Add(1, traffic, question.Over(far));
+  one.Add(1, traffic, question.Over(far, at_work));
   price.Add(far, traffic, question.Over(1, share));
   price.Add(question.size() - 1 - far, traffic, question.Over(0, share));
   price.busy = one.busy;

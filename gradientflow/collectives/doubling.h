@@ -47,14 +47,16 @@ void AddDoublings(const CallQuestion& question, double block_bytes,
                   Price* price);
 
 // Adds the round in which `traffic` goes along the branches of length 2^k of a
-// binomial tree, some of which lead to other hosts.
+// binomial tree, some of which lead to other hosts. Those inside a host use no
+// line.
 void AddBranches(const CallQuestion& question, int k, const Traffic& traffic,
                  Price* price);
 
 // The price of a call in which `traffic` goes from rank to rank along the ring
 // of hosts, once around but for one hop. The first segment has the ranks to
-// itself. From then on every rank works: per segment a message comes and one
-// goes.
+// itself. From then on a message comes and one goes per segment, on as many
+// ranks as there are segments under way: few at the beginning and at the end,
+// and never more than the window lets begin.
 Price PriceOfChain(const CallQuestion& question, const Traffic& traffic);
 
 // A binomial tree over places; the place of a rank is its distance from the

@@ -116,6 +116,57 @@ TEST(ChooseAlgorithm, KnowsHowManyMessagesStayInTheHost) {
       10e-6 + 40e-6 + 1e-6);
 }
 
+// What does not fit into TCP's first window shares the line of the root with
+// its other messages. Those that stay in the host use no line.
+TEST(ChooseAlgorithm, PricesATreeWhoseMessagesShareALine) {
+  CallQuestion question = Ask(8, 8192);
+  const LinkModel line{20e-6, 8e-9, 0, 0};
+  question.model = {LinkModel{2e-6, 1e-9, 0, 0}, line};
+  const auto predict = [&](Topology topology) {
+    question.hosts = HostMap(question.size(), topology);
+    question.hosts.SetRoot(0, topology);
+    return PredictSeconds(CollectiveKind::kBroadcast,
+                          collectives::kTreeBroadcast, question);
+  };
+  const Topology apart{{0, 1, 2, 3, 4, 5, 6, 7}};
+  // The first child shares it with two others, and its own first with one.
+  const double rounds = 3 * (20e-6 + 32768 * 8e-9);
+  EXPECT_NEAR(predict(apart), rounds + (2 + 1) * (32768 - 14480) * 8e-9, 1e-12);
+  // The last round stays in the hosts, and so only one shares a line.
+  EXPECT_NEAR(
+      predict({{0, 0, 1, 1, 2, 2, 3, 3}}),
+      2 * (20e-6 + 32768 * 8e-9) + 2e-6 + 32768 * 1e-9 + (32768 - 14480) * 8e-9,
+      1e-12);
+  // What fits into it is sent in turn.
+  question.count = 3000;
+  EXPECT_NEAR(predict(apart), 3 * (20e-6 + 12000 * 8e-9), 1e-12);
+  // At most 128 KiB of a message wait when the next one begins. A segment that
+  // follows waits until the root has sent three messages.
+  question.count = 128 << 10;
+  question.segment_bytes = 256 << 10;
+  EXPECT_NEAR(predict(apart),
+              3 * (20e-6 + 2 * 262144 * 8e-9) + 3 * (131072 - 14480) * 8e-9,
+              1e-12);
+}
+
+// Four segments keep 4 of 7 of the hops of a chain of five ranks busy, and two
+// in a window half of them; the first one has a fifth of the ranks.
+TEST(ChooseAlgorithm, KnowsHowManyRanksOfAChainWork) {
+  CallQuestion question = Ask(5, 4 << 13);
+  question.segment_bytes = 32 << 10;
+  const LinkModel alone{0, 1e-9, 0, 0};
+  const LinkModel together{0, 7e-9, 0, 0};
+  question.alone = CostModel{alone, alone};
+  question.model = {together, together};
+  const auto predict = [&] {
+    return PredictSeconds(CollectiveKind::kBroadcast,
+                          collectives::kChainBroadcast, question);
+  };
+  EXPECT_NEAR(predict(), 32768e-9 * (4 * 1.4 + 3 * 4), 1e-12);
+  question.window = 2;
+  EXPECT_NEAR(predict(), 32768e-9 * (4 * 1.4 + 3 * 3.5), 1e-12);
+}
+
 // How often the slowest block of a ring crosses between hosts: once around,
 // less a hop, and twice around, less two hops.
 struct RingOf {

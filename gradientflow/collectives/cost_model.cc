@@ -108,7 +108,8 @@ LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
   };
   return {
       .latency_seconds =
-          std::max(alone.latency_seconds, together.latency_seconds),
+          std::max(alone.latency_seconds, together.latency_seconds) +
+          (1 - share) * together.waiting_seconds,
       .seconds_per_byte = slower(&LinkModel::seconds_per_byte),
       .reduce_seconds_per_byte = slower(&LinkModel::reduce_seconds_per_byte),
       .message_seconds = slower(&LinkModel::message_seconds),

@@ -24,6 +24,9 @@ struct LinkModel {
   double message_seconds = 0;
   // "d": on top of "b", for the bytes of a message past kShortMessageBytes.
   double long_seconds_per_byte = 0;
+  // "w": how much longer a round takes while one rank works and all others wait
+  // for messages: they take their turns on the cores that they share with it.
+  double waiting_seconds = 0;
 };
 
 struct CostModel {
@@ -46,7 +49,8 @@ struct CostModels {
 // Returns one link's costs if the average rank does `share` of the busiest
 // rank's work: each cost but the latency is `share` of its value in `together`,
 // or its value in `alone` if that is larger. The latency is the larger of both,
-// because a rank that waits for a message also waits for its turn on a core.
+// because a rank that waits for a message also waits for its turn on a core,
+// and longer by "w" of `together` the fewer ranks work.
 LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
                     double share);
 

@@ -5,6 +5,9 @@
 #include <map>
 #include <vector>
 
+#include "gradientflow/collectives/choose.h"
+#include "gradientflow/collectives/table.h"
+
 namespace gradientflow {
 namespace {
 
@@ -20,6 +23,10 @@ constexpr std::size_t kLargeBytes = std::size_t{128} << 10;
 // that share cores fall in step after a few exchanges of a kind: the first
 // batch of a pass is left out, except of large messages, which take longest.
 constexpr int kPasses = 2;
+// Of small messages down a tree and back.
+constexpr int kTreesOfBatch = 4;
+constexpr int kWaitingBatches = 4;
+constexpr double kNearPrice = 1.1;
 
 // Seconds of the exchanges that are measured.
 struct Sample {
@@ -234,6 +241,99 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
   return model;
 }
 
+// A small message down a tree and back up.
+class Trees {
+ public:
+  Trees(const CallGroup& group, const RunCall& run, const Clock& clock)
+      : group_(group), run_(run), clock_(clock) {
+    down_.kind = CollectiveKind::kBroadcast;
+    down_.algorithm = &collectives::kTreeBroadcast;
+    down_.output = &value_;
+    up_.kind = CollectiveKind::kReduce;
+    up_.algorithm = &collectives::kBinomialReduce;
+    up_.input = &value_;
+    up_.output = &sum_;
+    for (CollectiveCall* call : {&down_, &up_}) {
+      call->count = 1;
+      call->group = group.id;
+    }
+  }
+
+  Trees(const Trees&) = delete;
+  Trees& operator=(const Trees&) = delete;
+
+  // By what the costs say.
+  double Price(const CostModels& costs) const {
+    CallQuestion question;
+    question.hosts = HostMap(group_.size, group_.topology);
+    question.hosts.SetRoot(0, group_.topology);
+    question.count = 1;
+    question.model = costs.together;
+    question.alone = costs.alone;
+    return PredictSeconds(down_.kind, *down_.algorithm, question) +
+           PredictSeconds(up_.kind, *up_.algorithm, question);
+  }
+
+  // The number of rounds, of each the part of the ranks that only wait.
+  double IdleRounds() const {
+    const HostMap hosts(group_.size, group_.topology);
+    double idle = 0;
+    for (int k = 0; k < hosts.doublings(); ++k) {
+      idle += 2 * (1 - hosts.BranchShare(k));
+    }
+    return idle;
+  }
+
+  // Returns what the slowest rank found: the mean of the fastest batch.
+  Result<double> Time(int batches) {
+    double least = 0;
+    for (int batch = 0; batch < batches; ++batch) {
+      const Clock::Time begin = clock_.Now();
+      for (int i = 0; i < kTreesOfBatch; ++i) {
+        GF_RETURN_IF_ERROR(run_(down_));
+        GF_RETURN_IF_ERROR(run_(up_));
+      }
+      const double seconds = Seconds(clock_.Now() - begin) / kTreesOfBatch;
+      if (batch == 0 || seconds < least) least = seconds;
+    }
+    CollectiveCall agree;
+    agree.output = &least;
+    agree.count = 1;
+    agree.dtype = agree.wire = DType::kFloat64;
+    agree.op = ReduceOp::kMax;
+    agree.group = group_.id;
+    GF_RETURN_IF_ERROR(run_(agree));
+    return least;
+  }
+
+ private:
+  const CallGroup& group_;
+  const RunCall& run_;
+  const Clock& clock_;
+  CollectiveCall down_;
+  CollectiveCall up_;
+  float value_ = 0;
+  float sum_ = 0;
+};
+
+// What waiting ranks take from those that work. Where they take next to
+// nothing, as far as one batch shows, that is enough: a round may take long.
+Status MeasureWaiting(const CallGroup& group, const RunCall& run,
+                      const Clock& clock, CostModels* costs) {
+  Trees trees(group, run, clock);
+  const double price = trees.Price(*costs);
+  Result<double> seconds = trees.Time(1);
+  if (seconds.ok() && seconds.value() > kNearPrice * price) {
+    seconds = trees.Time(kWaitingBatches);
+  }
+  if (!seconds.ok()) return seconds.status();
+  const double waiting =
+      std::max(seconds.value() - price, 0.0) / trees.IdleRounds();
+  costs->together.across.waiting_seconds = waiting;
+  costs->together.inside.waiting_seconds = waiting;
+  return Status();
+}
+
 }  // namespace
 
 Result<CostModels> MeasureLinks(const CallGroup& group, const RunCall& run,
@@ -247,7 +347,12 @@ Result<CostModels> MeasureLinks(const CallGroup& group, const RunCall& run,
   Result<CostModel> alone =
       MeasureModel(group, /*alone=*/true, together.value(), run, clock);
   if (!alone.ok()) return alone.status();
-  return CostModels{together.value(), alone.value()};
+  CostModels costs{together.value(), alone.value()};
+  // Where links open when they are needed, a tree would open some for this.
+  if (!group.few_links) {
+    GF_RETURN_IF_ERROR(MeasureWaiting(group, run, clock, &costs));
+  }
+  return costs;
 }
 
 }  // namespace gradientflow

@@ -23,6 +23,10 @@ using RunCall = std::function<Status(const CollectiveCall&)>;
 // 0 twice as much. The former keep a line of 1 Gb/s busy for 6 ms for each rank
 // of a host.
 //
+// Unless links open only when they are needed, a small message then goes down a
+// tree and back some times. What that takes beyond its price is what ranks that
+// wait take from those that work, where they share cores.
+//
 // The speed of reducing is not measured. If all ranks are on one host, nothing
 // is: measurements on busy cores differ more than hosts do, and without them
 // the same job chooses, and rounds, the same in every run.

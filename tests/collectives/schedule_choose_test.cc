@@ -142,6 +142,11 @@ TEST(CostModel, SharedWorkCountsWithItsShare) {
   // A line of its own is not shared.
   EXPECT_EQ(half.seconds_per_byte, 2e-9);
   EXPECT_EQ(UnderLoad(alone, together, 0.01).message_seconds, 4e-6);
+  // The fewer ranks work, the more wait and take turns on their cores.
+  LinkModel crowded = together;
+  crowded.waiting_seconds = 40e-6;
+  EXPECT_DOUBLE_EQ(UnderLoad(alone, crowded, 1).latency_seconds, 8e-6);
+  EXPECT_DOUBLE_EQ(UnderLoad(alone, crowded, 0.25).latency_seconds, 38e-6);
 }
 
 TEST(HostMap, KnowsWhichPartOfTheRanksSendsAlongATree) {
@@ -398,7 +403,8 @@ TEST(ChooseAlgorithm, KnowsThatBusyRanksSlowEachOtherDown) {
   EXPECT_EQ(broadcast(), &collectives::kTreeBroadcast);
   EXPECT_DOUBLE_EQ(PredictSeconds(CollectiveKind::kBroadcast,
                                   collectives::kTreeBroadcast, question),
-                   3 * 80e-6 + (1 + 2 + 4) * (10e-6 + 0.3e-9 * (256 << 10)));
+                   3 * 80e-6 + (1 + 2 + 4) * (10e-6 + 0.3e-9 * (256 << 10)) +
+                       (2 + 2 * 1) * 0.3e-9 * ((128 << 10) - 14480));
 }
 
 // If there are two elements, two ranks own one each, and the blocks of the

@@ -92,6 +92,45 @@ TEST(MeasureLinks, FindsWhatARoundAMessageAndAByteTakeByClassOfLink) {
   EXPECT_NEAR(inside.long_seconds_per_byte, 2 * 0.2e-9, 1e-12);
 }
 
+// Eight ranks, of which each message down a tree and back up waits 30 us longer
+// than one between two ranks takes; less where more ranks of the eight work.
+TEST(MeasureLinks, FindsWhatWaitingRanksTakeFromThoseThatWork) {
+  CallGroup group;
+  group.size = 8;
+  group.topology.host = {0, 1, 2, 3, 4, 5, 6, 7};
+  ManualClock clock;
+  double waiting = 30e-6;
+  const auto run = [&](const CollectiveCall& call) {
+    double seconds = 0;
+    if (call.kind == CollectiveKind::kAllToAll) {
+      seconds = 20e-6;
+      for (const std::size_t bytes : call.send_counts) {
+        if (bytes > 0) seconds += 5e-6 + 1e-9 * static_cast<double>(bytes);
+      }
+    } else if (call.kind != CollectiveKind::kAllreduce) {
+      EXPECT_EQ(call.count, 1U);
+      seconds = 3 * 25e-6 + (0.5 + 0.75 + 0.875) * waiting;
+    }
+    clock.Advance(FromSeconds(seconds));
+    return Status();
+  };
+  const auto measured = [&] {
+    const auto costs = MeasureLinks(group, run, clock);
+    EXPECT_TRUE(costs.ok());
+    EXPECT_EQ(costs.value().alone.across.waiting_seconds, 0);
+    EXPECT_EQ(costs.value().together.inside.waiting_seconds,
+              costs.value().together.across.waiting_seconds);
+    return costs.value().together.across.waiting_seconds;
+  };
+  EXPECT_NEAR(measured(), 30e-6, 1e-6);
+  waiting = -5e-6;  // They cost nothing, and less than that cannot be.
+  EXPECT_EQ(measured(), 0);
+  // Links that open when they are needed are not opened for this.
+  waiting = 30e-6;
+  group.few_links = true;
+  EXPECT_EQ(measured(), 0);
+}
+
 // Rank 0 is alone on its host, so nobody exchanges messages with it there.
 TEST(MeasureLinks, TakesTheNumbersOfAllWhereRankZeroHasNoCompany) {
   CallGroup group;

@@ -55,6 +55,13 @@ def ask(question: str, model: str, file: pathlib.Path,
     return json.loads(done.stdout)
 
 
+def table_of(said: dict[str, list[dict[str, Any]]], name: str
+             ) -> list[dict[str, Any]]:
+    if name not in said:
+        raise RankError(f"gradientflow_plan did not say '{name}'")
+    return said[name]
+
+
 def predict(model: str, file: pathlib.Path, plan: dict[str, str], ranks: int,
             slow_gbps: float | None = None) -> dict[str, Any]:
     """What is said of a step of so many hosts with one rank each. The line of the
@@ -62,7 +69,7 @@ def predict(model: str, file: pathlib.Path, plan: dict[str, str], ranks: int,
     options = {**plan, "ranks": ranks, "ranks-per-host": 1}
     if slow_gbps is not None:
         options["line-gbps"] = ",".join(["0"] * (ranks - 1) + [f"{slow_gbps:g}"])
-    row, = ask("predict", model, file, options)["predictions"]
+    row, = table_of(ask("predict", model, file, options), "predictions")
     return row
 
 

@@ -2,11 +2,11 @@
 """How many hosts gradientflow_plan says to rent, next to steps of all of them.
 
 As in gradientflow/docs/rent.md: two hosts are probed, and the plan is for up to
---hosts of them. Then steps of 1, 2, 3, ... hosts are measured, on links of known
+--hosts of them. Steps of 1, 2, 3, ... hosts are measured as well, on links of known
 speed with a backward that is replayed on a timer, and the same questions are
 answered from these: which is the cheapest number of hosts that keeps a deadline,
-and which the fastest that keeps a budget. What the plan names is judged by the
-measured steps.
+and which the fastest that keeps a budget. There are as many samples as one host
+trains on in a day. What the plan names is judged by the measured steps.
 
 These hosts share the cores of one machine. Where that is what limits them, two hosts
 cannot show it; --probed tells how many to probe.
@@ -23,7 +23,6 @@ from typing import Any
 import plans
 from lib import models, report
 from lib.network import Network, congestion_option
-from lib.ranks import RankError
 
 HOURS_OF_ONE = 24.0  # That one host takes: so many samples are asked for.
 # How many times as fast as one host the job has to be, at least; and how many
@@ -53,25 +52,22 @@ def judged(hours: Hours, limit: str, value: float, named: int | None
     misses the limit, and is more than the best in what was to be little."""
     best = best_for(hours, limit, value)
     row = {"limit": limit, "value": value, "named": named, "best": best}
-    if named is None or best is None:
+    if named is None:
         return row
-    of_limit, of_least = hours[named], hours[named] / hours[best]
-    if limit == "deadline":
-        of_least *= named / best
-    else:
-        of_limit *= named
-    return {**row, "missed": max(0.0, of_limit / value - 1),
-            "worse": max(0.0, of_least - 1)}
+    of_limit = hours[named] * (1 if limit == "deadline" else named)
+    row["missed"] = max(0.0, of_limit / value - 1)
+    if best is not None:
+        of_least = hours[named] / hours[best]
+        of_least *= named / best if limit == "deadline" else 1
+        row["worse"] = max(0.0, of_least - 1)
+    return row
 
 
 def chosen(said: dict[str, list[dict[str, Any]]]) -> int | None:
     """The number of hosts that an answer names; None if no plan keeps the limit."""
-    try:
-        for plan in said["plans"]:
-            if plan["plan"] == "chosen":
-                return round(plan["hosts"])
-    except KeyError as error:
-        raise RankError(f"gradientflow_plan did not say {error}") from error
+    for plan in plans.table_of(said, "plans"):
+        if plan["plan"] == "chosen":
+            return round(plan["hosts"])
     return None
 
 
@@ -118,12 +114,12 @@ def print_sum(rows: list[report.Row]) -> None:
         {"limit": "{limit}", "named": "{named}", "best": "{best}",
          "misses the limit by": "{missed:.1%}",
          "worse than the best by": "{worse:.1%}"}))
-    both = [row for row in rows if "missed" in row]
+    most = {key: max((row[key] for row in rows if key in row), default=0)
+            for key in ("missed", "worse")}
     same = sum(row["named"] == row["best"] for row in rows)
     print(f"\n{len(rows)} questions: {same} named as the steps have it; the limit "
-          f"missed by at most {max((row['missed'] for row in both), default=0):.1%}, "
-          "worse than the best by at most "
-          f"{max((row['worse'] for row in both), default=0):.1%}")
+          f"missed by at most {most['missed']:.1%}, worse than the best by at most "
+          f"{most['worse']:.1%}")
 
 
 def options(add: report.Add) -> None:

@@ -87,10 +87,12 @@ LineRates RatesOf(const ProbedPair& pair, const Flows& wanted) {
   if (!pair.loaded) return rates;
   const Flows at = Closest(*pair.loaded, wanted);
   rates.loaded = RateAmong(*pair.loaded, at, wanted.hosts);
+  const double same = RateAt(pair.idle, at);
+  if (same == 0) return rates;
   // What was measured at rest only gets less under load by as much as what was
   // measured under load, too.
-  const double same = RateAmong(pair.idle, at, wanted.hosts);
-  if (at != at_rest && same > 0) rates.loaded *= rates.idle / same;
+  const double reduced = rates.idle * RateAt(*pair.loaded, at) / same;
+  rates.loaded = at == at_rest ? std::min(rates.loaded, reduced) : reduced;
   return rates;
 }
 

@@ -166,7 +166,7 @@ class Planner(unittest.TestCase):
 
 
 class Renting(unittest.TestCase):
-    # Costs of 24, 26, 30 and 24: the fourth host makes a step no longer.
+    # They cost 24, 26, 30 and 24: with four hosts a step is as short as with one.
     HOURS = {1: 24, 2: 13, 3: 10, 4: 6}
 
     def test_the_best_keeps_the_limit_at_the_least_cost_or_time(self):
@@ -183,7 +183,11 @@ class Renting(unittest.TestCase):
         row = renting.judged({1: 24, 2: 13, 3: 10}, "budget", 28, 1)
         self.assertEqual((row["best"], row["missed"]), (2, 0))
         self.assertAlmostEqual(row["worse"], 24 / 13 - 1)
-        self.assertNotIn("worse", renting.judged(self.HOURS, "budget", 28, None))
+        self.assertNotIn("missed", renting.judged(self.HOURS, "budget", 28, None))
+        row = renting.judged(self.HOURS, "deadline", 5, 4)
+        self.assertIsNone(row["best"])
+        self.assertAlmostEqual(row["missed"], 6 / 5 - 1)
+        self.assertNotIn("worse", row)
 
     def test_a_plan_that_keeps_the_limit_is_the_one_called_chosen(self):
         plans = [{"plan": "chosen", "hosts": 3.0},

@@ -126,9 +126,15 @@ TEST(Predict, TakesTheBandwidthOfAsManyHosts) {
     options.ranks = ranks;
     EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), rate, 1) << ranks;
   }
+  // Only two hosts were measured under load, where they got 1 of 1.2 GB/s.
+  pair.loaded = TwoHosts().pairs[0].loaded;
+  options.ranks = 7;
+  EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 4e9 / 7 / 1.2, 1);
+  pair.loaded.reset();
   // With two ranks on each host, only two hosts were measured.
   pair.idle.bandwidth.push_back(
       {1 << 21, Direction::kBothWays, 1, 2, {2e9, 2e9}});
+  options.ranks = 16;
   options.ranks_per_host = 2;
   EXPECT_NEAR(AcrossRate(ClusterFromProbe(probe, options)), 2e9, 1);
 }

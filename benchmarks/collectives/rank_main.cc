@@ -69,7 +69,7 @@ class Ours final : public Worker {
   // {"together": [...], "alone": [...]}, "inside": ...}}: the prices of all
   // algorithms that can run, on average over the roots; the one that is chosen,
   // or "by root"; and of what prices are made: seconds of a round, a message, a
-  // byte, and more of a byte in long messages.
+  // byte, more of a byte in long messages, and of a round while others wait.
   std::string Note() override {
     CommunicatorCore& core = comm_->core();
     CallPlanner planner(
@@ -91,7 +91,8 @@ class Ours final : public Worker {
     }
     const auto link = [](const LinkModel& model) {
       return Json{model.latency_seconds, model.message_seconds,
-                  model.seconds_per_byte, model.long_seconds_per_byte};
+                  model.seconds_per_byte, model.long_seconds_per_byte,
+                  model.waiting_seconds};
     };
     const CostModels& costs = core.executor().costs();
     const auto links = [&](LinkModel CostModel::*place) {

@@ -34,10 +34,10 @@ constexpr double kFirstWindowBytes = 14480;
 constexpr double kUnsentBytes = 128 << 10;
 
 // The last of the root's children gets its message last, and the first has the
-// deepest subtree: both paths have as many messages as there are rounds. A
-// child with a subtree of 2^k also waits for what is left of it and leaves
-// together with the messages to k others, except of those that stay in the
-// host.
+// deepest subtree: both paths have as many messages as there are rounds. What
+// the first window leaves of a message goes out together with the messages to
+// the children after it. So a child with a subtree of 2^k also waits for as
+// much of k other messages, except those that stay in the host.
 Price TreePrice(const CallQuestion& question, double bytes) {
   const double shared =
       std::max(0.0, std::min(bytes, kUnsentBytes) - kFirstWindowBytes);

@@ -56,7 +56,8 @@ void AddBranches(const CallQuestion& question, int k, const Traffic& traffic,
 // of hosts, once around but for one hop. The first segment has the ranks to
 // itself. From then on a message comes and one goes per segment, on as many
 // ranks as there are segments under way: few at the beginning and at the end,
-// and never more than the window lets begin.
+// and never more than the window lets begin. What waiting ranks take is counted
+// as for the first segment, which is too much for those that follow.
 Price PriceOfChain(const CallQuestion& question, const Traffic& traffic);
 
 // A binomial tree over places; the place of a rank is its distance from the

@@ -26,7 +26,8 @@ constexpr int kPasses = 2;
 // Of small messages down a tree and back.
 constexpr int kTreesOfBatch = 4;
 constexpr int kWaitingBatches = 4;
-constexpr double kNearPrice = 1.1;
+// What is less than this part of the price may be a disturbance.
+constexpr double kNoise = 0.1;
 
 // Seconds of the exchanges that are measured.
 struct Sample {
@@ -266,7 +267,6 @@ class Trees {
   double Price(const CostModels& costs) const {
     CallQuestion question;
     question.hosts = HostMap(group_.size, group_.topology);
-    question.hosts.SetRoot(0, group_.topology);
     question.count = 1;
     question.model = costs.together;
     question.alone = costs.alone;
@@ -316,19 +316,20 @@ class Trees {
   float sum_ = 0;
 };
 
-// What waiting ranks take from those that work. Where they take next to
-// nothing, as far as one batch shows, that is enough: a round may take long.
+// What waiting ranks take from those that work. Where that is next to nothing,
+// one batch is enough to show it: a round may take long.
 Status MeasureWaiting(const CallGroup& group, const RunCall& run,
                       const Clock& clock, CostModels* costs) {
   Trees trees(group, run, clock);
   const double price = trees.Price(*costs);
-  Result<double> seconds = trees.Time(1);
-  if (seconds.ok() && seconds.value() > kNearPrice * price) {
-    seconds = trees.Time(kWaitingBatches);
+  double waiting = 0;
+  for (const int batches : {1, kWaitingBatches}) {
+    const Result<double> seconds = trees.Time(batches);
+    if (!seconds.ok()) return seconds.status();
+    const double more = seconds.value() - price;
+    waiting = more > kNoise * price ? more / trees.IdleRounds() : 0.0;
+    if (waiting == 0) break;
   }
-  if (!seconds.ok()) return seconds.status();
-  const double waiting =
-      std::max(seconds.value() - price, 0.0) / trees.IdleRounds();
   costs->together.across.waiting_seconds = waiting;
   costs->together.inside.waiting_seconds = waiting;
   return Status();

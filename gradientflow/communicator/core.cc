@@ -220,7 +220,9 @@ Status CommunicatorCore::MeasureBetweenHosts() {
              " Mb/s, 0 if unknown): ", link(costs.value().together.across),
              "; inside a host: ", link(costs.value().together.inside),
              "; with one rank at work: ", link(costs.value().alone.across),
-             "; ", link(costs.value().alone.inside)));
+             "; ", link(costs.value().alone.inside), "; ",
+             costs.value().together.across.waiting_seconds * 1e6,
+             " us more a round while the other ranks wait"));
   return Status();
 }
 

@@ -116,10 +116,12 @@ class Played {
  private:
   double Play(const CollectiveAlgorithm& algorithm, CallQuestion question,
               std::size_t elements) const {
-    // The player knows neither of these; the factor applies to what does.
+    // The player knows none of these; the factor applies to what does.
     question.alone.reset();
-    question.model.inside.long_seconds_per_byte = 0;
-    question.model.across.long_seconds_per_byte = 0;
+    for (LinkModel* link : {&question.model.inside, &question.model.across}) {
+      link->long_seconds_per_byte = 0;
+      link->waiting_seconds = 0;
+    }
     question.count = elements;
     const double formula = PredictSeconds(kAllreduce, algorithm, question);
     if (!(formula > 0) || std::isinf(formula)) return 1;

@@ -393,7 +393,7 @@ class Allreduce(unittest.TestCase):
                 self.assertGreater(one["time_us"], 0)
                 self.assertGreater(one["price_us"], 0)
             self.assertIn(row["chosen"], names)
-            self.assertEqual(len(row["links"]["across"]["alone"]), 4)
+            self.assertEqual(len(row["links"]["across"]["alone"]), 5)
             self.assertGreater(row["cpu_ns_per_byte"], 0)
 
     def test_io_threads_take_a_part_of_the_processor_time(self):

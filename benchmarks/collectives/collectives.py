@@ -53,8 +53,8 @@ from peers import IO, RING_WAYS, SHARED_WAYS, WAYS, start_all
 
 MOST_RANKS = 64  # Up to so many, sums are exact in every type.
 BLOCKS = ("allgather", "reduce_scatter", "all_to_all", "gather", "scatter")
-RUN_UP_SECONDS = 2e-3  # Before each call that has a root; see worker.cc.
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
+RUN_UP_SECONDS = 2e-3  # Before each call that has a root: kRunUp of worker.cc.
 COLLECTIVES = ("allreduce", "broadcast", "reduce", *BLOCKS)
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 

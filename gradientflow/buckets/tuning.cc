@@ -49,12 +49,7 @@ Result<CallCost> MeasureCallCost(const CostProbe& probe) {
   if (!large_time.ok()) return large_time.status();
   // Every rank uses the times of the slowest.
   std::array<double, 2> slowest = {small_time.value(), large_time.value()};
-  CollectiveCall agree;
-  agree.output = slowest.data();
-  agree.count = slowest.size();
-  agree.dtype = agree.wire = DType::kFloat64;
-  agree.op = ReduceOp::kMax;
-  GF_RETURN_IF_ERROR(probe.run(agree));
+  GF_RETURN_IF_ERROR(AgreeOnSlowest(probe.run, /*group=*/0, slowest));
 
   const auto more = static_cast<double>(probe.elements - kSmallElements);
   const double bytes = static_cast<double>(SizeOf(probe.wire)) * more;

@@ -9,11 +9,9 @@
 #include "gradientflow/buckets/bucket_size.h"
 #include "gradientflow/buckets/pool_layout.h"
 #include "gradientflow/collectives/collective.h"
+#include "gradientflow/collectives/measure.h"
 
 namespace gradientflow {
-
-// Runs a call, blocking, on every rank alike.
-using RunCall = std::function<Status(const CollectiveCall&)>;
 
 // All ranks make these calls together, with and without a device: the number of
 // elements that measure the bandwidth, and the number of calls before those

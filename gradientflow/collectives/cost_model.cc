@@ -113,7 +113,8 @@ LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
       .seconds_per_byte = slower(&LinkModel::seconds_per_byte),
       .reduce_seconds_per_byte = slower(&LinkModel::reduce_seconds_per_byte),
       .message_seconds = slower(&LinkModel::message_seconds),
-      .long_seconds_per_byte = slower(&LinkModel::long_seconds_per_byte)};
+      .long_seconds_per_byte = slower(&LinkModel::long_seconds_per_byte),
+      .waiting_seconds = share * together.waiting_seconds};
 }
 
 void Price::Add(double rounds, const Traffic& traffic, const LinkModel& link) {

@@ -50,7 +50,8 @@ struct CostModels {
 // rank's work: each cost but the latency is `share` of its value in `together`,
 // or its value in `alone` if that is larger. The latency is the larger of both,
 // because a rank that waits for a message also waits for its turn on a core,
-// plus 1 - `share` times "w" of `together`.
+// plus 1 - `share` times "w" of `together`. The rest of "w" is left for the
+// case that of those ranks, too, only a share works.
 LinkModel UnderLoad(const LinkModel& alone, const LinkModel& together,
                     double share);
 

@@ -114,7 +114,7 @@ Price PriceOfChain(const CallQuestion& question, const Traffic& traffic) {
   if (question.size() == 1) return price;
   const double far = question.hosts.hosts() - 1;
   const double share = 1.0 / question.size();
-  // Of the hops, those that a segment keeps busy, on average over the call.
+  // The part of the hops that have a segment, on average over the call.
   const double hops = question.size() - 1;
   const double segments =
       std::max(1.0, static_cast<double>(question.count) *

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "gradientflow/collectives/choose.h"
@@ -23,7 +24,9 @@ constexpr std::size_t kLargeBytes = std::size_t{128} << 10;
 // that share cores fall in step after a few exchanges of a kind: the first
 // batch of a pass is left out, except of large messages, which take longest.
 constexpr int kPasses = 2;
-// Of small messages down a tree and back.
+// A batch is so many small messages down a tree and back. If the first one
+// shows that ranks that wait cost something, the fastest of so many more
+// counts.
 constexpr int kTreesOfBatch = 4;
 constexpr int kWaitingBatches = 4;
 // What is less than this part of the price may be a disturbance.
@@ -226,13 +229,7 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
       slowest.push_back(sample->*number);
     }
   }
-  CollectiveCall agree;
-  agree.output = slowest.data();
-  agree.count = slowest.size();
-  agree.dtype = agree.wire = DType::kFloat64;
-  agree.op = ReduceOp::kMax;
-  agree.group = group.id;
-  GF_RETURN_IF_ERROR(run(agree));
+  GF_RETURN_IF_ERROR(AgreeOnSlowest(run, group.id, slowest));
   auto agreed = slowest.begin();
   for (Sample* sample : samples) {
     for (const auto number : kSampleNumbers) sample->*number = *agreed++;
@@ -246,7 +243,10 @@ Result<CostModel> MeasureModel(const CallGroup& group, bool alone,
 class Trees {
  public:
   Trees(const CallGroup& group, const RunCall& run, const Clock& clock)
-      : group_(group), run_(run), clock_(clock) {
+      : group_(group),
+        hosts_(group.size, group.topology),
+        run_(run),
+        clock_(clock) {
     down_.kind = CollectiveKind::kBroadcast;
     down_.algorithm = &collectives::kTreeBroadcast;
     down_.output = &value_;
@@ -266,7 +266,7 @@ class Trees {
   // By what the costs say.
   double Price(const CostModels& costs) const {
     CallQuestion question;
-    question.hosts = HostMap(group_.size, group_.topology);
+    question.hosts = hosts_;
     question.count = 1;
     question.model = costs.together;
     question.alone = costs.alone;
@@ -274,12 +274,11 @@ class Trees {
            PredictSeconds(up_.kind, *up_.algorithm, question);
   }
 
-  // The number of rounds, of each the part of the ranks that only wait.
+  // The sum over all rounds of the part of the ranks that only wait.
   double IdleRounds() const {
-    const HostMap hosts(group_.size, group_.topology);
     double idle = 0;
-    for (int k = 0; k < hosts.doublings(); ++k) {
-      idle += 2 * (1 - hosts.BranchShare(k));
+    for (int k = 0; k < hosts_.doublings(); ++k) {
+      idle += 2 * (1 - hosts_.BranchShare(k));
     }
     return idle;
   }
@@ -296,18 +295,13 @@ class Trees {
       const double seconds = Seconds(clock_.Now() - begin) / kTreesOfBatch;
       if (batch == 0 || seconds < least) least = seconds;
     }
-    CollectiveCall agree;
-    agree.output = &least;
-    agree.count = 1;
-    agree.dtype = agree.wire = DType::kFloat64;
-    agree.op = ReduceOp::kMax;
-    agree.group = group_.id;
-    GF_RETURN_IF_ERROR(run_(agree));
+    GF_RETURN_IF_ERROR(AgreeOnSlowest(run_, group_.id, {&least, 1}));
     return least;
   }
 
  private:
   const CallGroup& group_;
+  const HostMap hosts_;
   const RunCall& run_;
   const Clock& clock_;
   CollectiveCall down_;
@@ -336,6 +330,17 @@ Status MeasureWaiting(const CallGroup& group, const RunCall& run,
 }
 
 }  // namespace
+
+Status AgreeOnSlowest(const RunCall& run, GroupId group,
+                      std::span<double> seconds) {
+  CollectiveCall agree;
+  agree.output = seconds.data();
+  agree.count = seconds.size();
+  agree.dtype = agree.wire = DType::kFloat64;
+  agree.op = ReduceOp::kMax;
+  agree.group = group;
+  return run(agree);
+}
 
 Result<CostModels> MeasureLinks(const CallGroup& group, const RunCall& run,
                                 const Clock& clock) {

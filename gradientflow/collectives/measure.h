@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <span>
 
 #include "gradientflow/base/clock.h"
 #include "gradientflow/base/status.h"
@@ -11,6 +12,12 @@ namespace gradientflow {
 
 // Runs a collective; blocks until it has ended.
 using RunCall = std::function<Status(const CollectiveCall&)>;
+
+// Replaces each of the times by that of the rank for which it is the largest.
+// All ranks of the group make this call, with as many times. Errors are those
+// of `run`.
+Status AgreeOnSlowest(const RunCall& run, GroupId group,
+                      std::span<double> seconds);
 
 // Measures the links of a group whose ranks are on several hosts. All ranks of
 // the group make this call, and get the same model: the numbers of the slowest

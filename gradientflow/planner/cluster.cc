@@ -60,14 +60,15 @@ double RateAt(const PairLevels& levels, const Flows& flows) {
 // them share something: together they get no more of it if they are fewer.
 double RateAmong(const PairLevels& levels, const Flows& flows,
                  std::size_t hosts) {
+  const double rate = RateAt(levels, flows);
+  if (flows.hosts >= hosts) return rate;
   const Bandwidth* more = nullptr;
   for (const Bandwidth& entry : levels.bandwidth) {
     if (entry.direction != Direction::kBothWays) continue;
     if (entry.ranks != flows.ranks || entry.hosts <= hosts) continue;
     if (more == nullptr || entry.hosts < more->hosts) more = &entry;
   }
-  const double rate = RateAt(levels, flows);
-  if (flows.hosts >= hosts || more == nullptr) return rate;
+  if (more == nullptr) return rate;
   const Flows shared = {more->streams, more->ranks, more->hosts};
   const double together =
       RateAt(levels, shared) * static_cast<double>(more->hosts);

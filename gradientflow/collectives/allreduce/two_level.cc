@@ -62,8 +62,6 @@ AcrossPrice CheapestAcross(const HostMap& map, const Column& column) {
   question.wire_element_bytes = column.element_bytes;
   LinkModel one = column.alone.across;
   LinkModel all = UnderLoad(one, column.together.across, working);
-  // Where not even all columns work, more ranks wait.
-  all.waiting_seconds = working * column.together.across.waiting_seconds;
   one.seconds_per_byte *= columns;
   all.seconds_per_byte *= columns;
   question.model = {all, all};

@@ -15,6 +15,7 @@
 #include <system_error>
 
 #include "gradientflow/base/str_cat.h"
+#include "transports/tcp/told_sanitizer.h"
 
 namespace gradientflow {
 namespace {
@@ -246,18 +247,24 @@ std::int64_t Send(const Socket& socket, const void* from, std::size_t bytes) {
 // The kernel has less to do for a single piece that needs no msghdr.
 
 std::int64_t ReceivePieces(int fd, std::span<const iovec> pieces) {
-  const iovec& first = pieces.front();
-  if (pieces.size() == 1) return Receive(fd, first.iov_base, first.iov_len, 0);
-  msghdr message = MessageOf(pieces);
-  return Moved([&] { return ::recvmsg(fd, &message, MSG_DONTWAIT); });
+  return WithReceiveTold(pieces, [&] {
+    const iovec& first = pieces.front();
+    if (pieces.size() == 1) {
+      return Receive(fd, first.iov_base, first.iov_len, 0);
+    }
+    msghdr message = MessageOf(pieces);
+    return Moved([&] { return ::recvmsg(fd, &message, MSG_DONTWAIT); });
+  });
 }
 
 std::int64_t SendPieces(int fd, std::span<const iovec> pieces) {
-  const iovec& first = pieces.front();
-  if (pieces.size() == 1) return Send(fd, first.iov_base, first.iov_len);
-  const msghdr message = MessageOf(pieces);
-  return Moved(
-      [&] { return ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  return WithSendTold(pieces, [&] {
+    const iovec& first = pieces.front();
+    if (pieces.size() == 1) return Send(fd, first.iov_base, first.iov_len);
+    const msghdr message = MessageOf(pieces);
+    return Moved(
+        [&] { return ::sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL); });
+  });
 }
 
 }  // namespace gradientflow

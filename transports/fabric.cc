@@ -160,7 +160,7 @@ void Fabric::Send(int peer, MessageId id, ConstBufferView src, Stamp stamp,
           ? sends_.MessageOf(slot, MessageKind::kData, id)
           : sends_.Announce(slot);
   if (link != nullptr) {
-    link->Send(PeerLink::LaneOf(*link, id.tag), message);
+    link->Send(PeerLink::LaneOf(*link, id.tag, src.bytes), message);
   } else {
     AskForLink(peer);
     to.way.Keep(message);
@@ -267,9 +267,9 @@ void Fabric::OnAnswer(int peer, const Header& header) {
   }
   if (header.kind == MessageKind::kDecline) return sends_.End(slot);
   Link& link = *peers_[peer]->way.link();
-  link.Send(PeerLink::LaneOf(link, header.tag),
-            sends_.MessageOf(slot, MessageKind::kPayload,
-                             {header.tag, header.group}));
+  const OutMessage message =
+      sends_.MessageOf(slot, MessageKind::kPayload, {header.tag, header.group});
+  link.Send(PeerLink::LaneOf(link, header.tag, message.payload.bytes), message);
 }
 
 void Fabric::OnCredit(int peer, std::uint64_t bytes) {

@@ -32,10 +32,21 @@ namespace gradientflow {
 
 using Landing = LinkEvents::Landing;
 
+// Most often a match that is over gives its memory to the next one.
+Matcher::Matches::iterator Matcher::Of(MessageId id) {
+  const auto found = matches_.find(id);
+  if (found != matches_.end()) return found;
+  if (spare_.empty()) return matches_.try_emplace(id).first;
+  spare_.key() = id;
+  spare_.mapped() = Match();
+  return matches_.insert(std::move(spare_)).position;
+}
+
 bool Matcher::Post(MessageId id, BufferView dst, std::uint64_t signature,
                    Done done) {
   if (IsNumberedByReceiver(id.tag)) id = arrivals_.Receive(id);
-  Match& match = matches_[id];
+  const auto at = Of(id);
+  Match& match = at->second;
   if (match.posted) {
     args_.due->Add(
         done, 0,
@@ -44,15 +55,15 @@ bool Matcher::Post(MessageId id, BufferView dst, std::uint64_t signature,
     return true;
   }
   match.posted = true;
-  args_.receives->Post(link_, id.tag);
+  args_.receives->Post(link_, id.tag, dst.bytes);
   match.dst = dst;
   match.signature = signature;
   match.done = done;
   if (match.arrived) {
-    Complete(id);
+    Complete(at);
     return true;
   }
-  if (match.announced && !link_.down()) CallFor(id);
+  if (match.announced && !link_.down()) CallFor(at);
   return false;
 }
 
@@ -106,7 +117,7 @@ Result<Landing> Matcher::Land(const Header& header) {
                          " under way (tag ", header.tag, ")"));
   }
   const MessageId id = IdOf(header);
-  Match& match = matches_[id];
+  Match& match = Of(id)->second;
   if (match.arriving) {
     return Broken(StrCat("sent tag ", header.tag, " twice"));
   }
@@ -177,14 +188,15 @@ void Matcher::Arrive(const Header& header) {
       called_for ? MessageId(header.tag, header.group) : IdOf(header);
   if (header.kind == MessageKind::kAnnounce) return OnAnnouncement(id);
   if (IsNumberedByReceiver(id.tag) && !called_for) arrivals_.Arrived(id);
-  Match& match = matches_[id];
-  match.arrived = true;
-  if (match.posted) Complete(id);
+  const auto at = Of(id);
+  at->second.arrived = true;
+  if (at->second.posted) Complete(at);
 }
 
 // Hands an arrived message to its receive.
-void Matcher::Complete(MessageId id) {
-  auto node = matches_.extract(id);
+void Matcher::Complete(Matches::iterator at) {
+  auto node = matches_.extract(at);
+  const MessageId id = node.key();
   Match& match = node.mapped();
   args_.receives->End();
   Status status;
@@ -195,6 +207,7 @@ void Matcher::Complete(MessageId id) {
   args_.due->Add(match.done, match.header.flags, status);
   Drop(id, &match);
   if (!fits && !IsPointToPoint(id.tag)) args_.verdict->Fail(status);
+  spare_ = std::move(node);
 }
 
 // Gives back what a message that has left `matches_` used. The numbers of a
@@ -231,7 +244,8 @@ void Matcher::GiveBack(std::uint64_t payload_bytes) {
 }
 
 void Matcher::OnAnnouncement(MessageId id) {
-  Match& match = matches_[id];
+  const auto at = Of(id);
+  Match& match = at->second;
   const auto announcement = DecodeAnnouncement(match.announcement);
   if (!announcement.ok()) {
     args_.verdict->Fail(
@@ -247,11 +261,11 @@ void Matcher::OnAnnouncement(MessageId id) {
   if (match.posted) {
     // Only a lack of credit has kept the message from coming at once.
     if (credit_.Fits(match.header.payload_bytes)) GrowCredit();
-    CallFor(id);
+    CallFor(at);
   } else if (args_.finished->Has(id)) {
     args_.verdict->Fail(Stale(match.header));
   } else if (declines_) {
-    auto node = matches_.extract(id);
+    auto node = matches_.extract(at);
     if (IsNumberedByReceiver(id.tag)) arrivals_.Receive(id);
     Drop(id, &node.mapped());
   }
@@ -268,11 +282,11 @@ void Matcher::GrowCredit() {
 }
 
 // Calls for an announced message whose receive is posted.
-void Matcher::CallFor(MessageId id) {
-  Match& match = matches_[id];
+void Matcher::CallFor(Matches::iterator at) {
+  auto& [id, match] = *at;
   Status why;
   // Complete() says what is wrong, and declines.
-  if (!Fits(match, &why)) return Complete(id);
+  if (!Fits(match, &why)) return Complete(at);
   match.called_for = true;
   Header clear;
   clear.kind = MessageKind::kClear;

@@ -102,13 +102,17 @@ class Matcher {
     AnnouncementBytes announcement;
   };
 
+  using Matches = std::unordered_map<MessageId, Match, HashOfId>;
+
+  // Returns the match under that id, a new one if there is none.
+  Matches::iterator Of(MessageId id);
   bool Fits(const Match& match, Status* why) const;
   Result<LinkEvents::Landing> LandInReceive(const Header& header, Match* match);
   Result<LinkEvents::Landing> LandCalledFor(const Header& header);
   Result<LinkEvents::Landing> Hold(const Header& header, Match* match);
-  void Complete(MessageId id);
+  void Complete(Matches::iterator at);
   void OnAnnouncement(MessageId id);
-  void CallFor(MessageId id);
+  void CallFor(Matches::iterator at);
   void GrowCredit();
   template <typename Which>
   void DropUnposted(const Which& which);
@@ -122,7 +126,8 @@ class Matcher {
   const MatcherArgs args_;
   const int peer_;
   PeerLink& link_;
-  std::unordered_map<MessageId, Match, HashOfId> matches_;
+  Matches matches_;
+  Matches::node_type spare_;  // Of a match that is over, or empty.
   Arrivals arrivals_;
   CreditToReceive credit_;
   std::size_t held_bytes_ = 0;

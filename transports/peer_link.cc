@@ -12,9 +12,15 @@ constexpr std::size_t kMostUntold = 1024;
 // does not count, since it says nothing about the control lane.
 constexpr std::size_t kMostControlQueued = 1024;
 
-std::uint64_t SpreadOf(Tag tag) {
-  if (IsNumberedByReceiver(tag)) return NamedTag(tag);
-  return IsPointToPoint(tag) ? tag : SegmentOf(tag);
+// Up to this length a message of its own leaves what comes next on another
+// connection little to gain, and loses what processors have cached of the
+// first.
+constexpr std::uint64_t kSmallBytes = 8192;
+
+std::uint64_t SpreadOf(Tag tag, std::uint64_t bytes) {
+  if (!IsPointToPoint(tag)) return SegmentOf(tag);
+  const bool one_lane = IsNumberedByReceiver(tag) || bytes <= kSmallBytes;
+  return one_lane ? NamedTag(tag) : tag;
 }
 
 }  // namespace
@@ -22,21 +28,22 @@ std::uint64_t SpreadOf(Tag tag) {
 // With several lanes, lane 0 is left to control messages, which data must not
 // delay. The messages of a segment share a lane if the lanes are fixed. Those
 // of a name that the receiver numbers share one in any case. Any lane will do
-// for a message that its sender has numbered.
-int PeerLink::LaneOf(Link& link, Tag tag) {
-  const std::uint64_t spread = SpreadOf(tag);
+// for a message that its sender has numbered; small ones of a name share one.
+int PeerLink::LaneOf(Link& link, Tag tag, std::uint64_t bytes) {
+  const std::uint64_t spread = SpreadOf(tag, bytes);
   return IsNumberedByReceiver(tag) ? link.FixedLane(spread)
                                    : link.DataLane(spread);
 }
 
-int PeerLink::LaneToLook(const Link& link, Tag tag) {
-  return link.LaneToLook(SpreadOf(tag));
+int PeerLink::LaneToLook(const Link& link, Tag tag, std::uint64_t bytes) {
+  return link.LaneToLook(SpreadOf(tag, bytes));
 }
 
 void PeerLink::Connect(std::unique_ptr<Link> link) {
   link_ = std::move(link);
   for (const OutMessage& message : std::exchange(kept_, {})) {
-    link_->Send(LaneOf(*link_, message.header.tag), message);
+    const Header& header = message.header;
+    link_->Send(LaneOf(*link_, header.tag, header.payload_bytes), message);
   }
 }
 
@@ -72,7 +79,7 @@ void PeerLink::Tell(MessageId id, std::uint64_t number) {
   message.header.signature = number;
   message.done = Leaving("", &none);
   if (link_ == nullptr) return Keep(message);
-  link_->Send(LaneOf(*link_, id.tag), message);
+  link_->Send(LaneOf(*link_, id.tag, 0), message);
 }
 
 void PeerLink::Signal(const Header& header) {

@@ -37,11 +37,11 @@ class PeerLink {
   bool asked() const { return asked_; }
   void SetAsked() { asked_ = true; }
 
-  // The lane of `link` that a data message takes.
-  static int LaneOf(Link& link, Tag tag);
+  // The lane of `link` that a data message of `bytes` takes.
+  static int LaneOf(Link& link, Tag tag, std::uint64_t bytes);
   // The lane on which Link::Look() finds such a message from the peer; -1 if it
   // finds none.
-  static int LaneToLook(const Link& link, Tag tag);
+  static int LaneToLook(const Link& link, Tag tag, std::uint64_t bytes);
   // Keeps a message until there is a link. REQUIRES that there is none.
   void Keep(const OutMessage& message);
   bool keeps_any() const { return !kept_.empty(); }

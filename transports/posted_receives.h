@@ -15,11 +15,12 @@ namespace gradientflow {
 // thread-safe.
 class PostedReceives {
  public:
-  // A receive waits for the message `tag`, which comes by `from`.
-  void Post(const PeerLink& from, Tag tag) {
+  // A receive waits for the message `tag` of `bytes`, which comes by `from`.
+  void Post(const PeerLink& from, Tag tag, std::uint64_t bytes) {
     ++count_;
     only_from_ = count_ == 1 ? &from : nullptr;
     only_tag_ = tag;
+    only_bytes_ = bytes;
   }
   // One of them has ended.
   void End() { --count_; }
@@ -32,14 +33,20 @@ class PostedReceives {
   bool Look(bool* moved) {
     if (count_ != 1 || only_from_ == nullptr || !only_from_->up()) return false;
     Link& link = *only_from_->link();
-    const int lane = PeerLink::LaneToLook(link, only_tag_);
+    const int lane = PeerLink::LaneToLook(link, only_tag_, only_bytes_);
     if (lane < 0) return false;
-    *moved |= link.Look(lane);
-    return ++looks_ % kLooksPerQuestion != 0;
+    const bool found = link.Look(lane);
+    *moved |= found;
+    const std::uint32_t most = found ? kMostLooks : kLooksPerQuestion;
+    if (++looks_ < most) return true;
+    looks_ = 0;
+    return false;
   }
 
  private:
+  // What was found is worth answering before the question.
   static constexpr std::uint32_t kLooksPerQuestion = 8;
+  static constexpr std::uint32_t kMostLooks = 64;
 
   std::size_t count_ = 0;
   // The way by which the message of the last posted receive comes; null if
@@ -47,6 +54,7 @@ class PostedReceives {
   // count_ is 1.
   const PeerLink* only_from_ = nullptr;
   Tag only_tag_ = 0;
+  std::uint64_t only_bytes_ = 0;
   std::uint32_t looks_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "gradientflow/base/fd.h"
+#include "tests/base/heap_count.h"
 #include "tests/transports/fabric_ranks.h"
 #include "transports/link.h"
 #include "transports/poller.h"
@@ -24,6 +25,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::FabricRanks;
+using testing::HeapAllocations;
 using testing::Room;
 using testing::TransferEnding;
 using testing::View;
@@ -56,6 +58,24 @@ TEST_F(FabricTest, MatchesMessagesToReceivesInEitherOrder) {
     EXPECT_EQ(ending->times, 1);
     EXPECT_TRUE(ending->status.ok());
   }
+}
+
+TEST_F(FabricTest, MessagesAllocateNothingOnceOneHasPassed) {
+  Make(2);
+  const std::string out = "there and back";
+  std::string in(out.size(), '?');
+  std::uint64_t before = 0;
+  for (std::uint64_t i = 0; i < 200; ++i) {
+    if (i == 100) before = HeapAllocations();
+    const int from = static_cast<int>(i % 2);
+    TransferEnding sent;
+    TransferEnding received;
+    at(1 - from).Recv(from, CallTag(0, i), Room(&in), 0, received.done());
+    at(from).Send(1 - from, CallTag(0, i), View(out), {}, sent.done());
+    PollAll(5);
+    ASSERT_EQ(received.times, 1);
+  }
+  EXPECT_EQ(HeapAllocations(), before);
 }
 
 // Messages that nobody receives fill the way to the rank. This must not hide

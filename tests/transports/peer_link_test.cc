@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -72,6 +73,30 @@ TEST_F(PeerLinkTest, WhatWaitsLeavesInItsOrderOnceThereIsALink) {
     EXPECT_EQ(CallOf(link.sent[i].second.header.tag), i + 1);
     EXPECT_NE(link.sent[i].first, 0) << "lane 0 is for control messages";
   }
+}
+
+// The lanes that messages of `bytes` take under one name and many numbers.
+std::set<int> LanesOf(Link& link, std::uint32_t name, std::uint64_t bytes) {
+  std::set<int> lanes;
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    const Tag tag = PointToPointTag(name, i);
+    lanes.insert(PeerLink::LaneOf(link, tag, bytes));
+  }
+  return lanes;
+}
+
+TEST_F(PeerLinkTest, LargeMessagesOfANameUseAllLanesAndSmallOnesShareOne) {
+  Link& link = Connect();
+  std::set<int> of_names;
+  for (std::uint32_t name = 0; name < 300; ++name) {
+    for (const std::uint64_t bytes : {0U, 8U, 8192U}) {
+      const std::set<int> lanes = LanesOf(link, name, bytes);
+      ASSERT_EQ(lanes.size(), 1U) << name << ", " << bytes << " bytes";
+      of_names.insert(lanes.begin(), lanes.end());
+    }
+    EXPECT_EQ(LanesOf(link, name, 8193).size(), name < kNumberedTags ? 2U : 1U);
+  }
+  EXPECT_EQ(of_names, (std::set<int>{1, 2}));
 }
 
 TEST_F(PeerLinkTest, OfNumbersThatNobodyHasAskedForTheOldestAreDropped) {

@@ -13,7 +13,8 @@
 namespace gradientflow {
 namespace {
 
-// Keeps the lanes that were looked at, and finds something on all of them.
+// Keeps the lanes that were looked at, and finds something on all of them or
+// on none.
 class LookedAtLink final : public Link {
  public:
   explicit LookedAtLink(bool can_look) : can_look_(can_look) {}
@@ -28,7 +29,7 @@ class LookedAtLink final : public Link {
   }
   bool Look(int lane) override {
     looks.push_back(lane);
-    return true;
+    return finds;
   }
   bool PrepareToSleep() override { return true; }
   void WakeUp() override {}
@@ -36,6 +37,7 @@ class LookedAtLink final : public Link {
   void Close() override {}
 
   std::vector<int> looks;
+  bool finds = false;
 
  private:
   const bool can_look_;
@@ -65,34 +67,44 @@ int LooksAlone(PostedReceives& receives, int count) {
 }
 
 TEST(PostedReceives, TheOnlyOneIsLookedForOnTheLaneOfItsMessage) {
-  for (const Tag tag : {CallTag(0, 1, 0, 0), CallTag(0, 1, 1, 0)}) {
-    Way peer;
-    PostedReceives receives;
-    receives.Post(peer.way, tag);
-    bool moved = false;
-    EXPECT_TRUE(receives.Look(&moved));
-    EXPECT_TRUE(moved);
-    EXPECT_EQ(peer.to->looks,
-              std::vector<int>{PeerLink::LaneOf(*peer.to, tag)});
+  for (const Tag tag : {CallTag(0, 1, 0, 0), CallTag(0, 1, 1, 0),
+                        PointToPointTag(3, 0), PointToPointTag(3, 1)}) {
+    for (const std::uint64_t bytes : {8U, 1U << 20}) {
+      Way peer;
+      peer.to->finds = true;
+      PostedReceives receives;
+      receives.Post(peer.way, tag, bytes);
+      bool moved = false;
+      EXPECT_TRUE(receives.Look(&moved));
+      EXPECT_TRUE(moved);
+      EXPECT_EQ(peer.to->looks,
+                std::vector<int>{PeerLink::LaneOf(*peer.to, tag, bytes)});
+    }
   }
 }
 
+// The Poller is asked, but less often if there is something to do here.
 TEST(PostedReceives, OthersAreNotForgottenMeanwhile) {
-  Way peer;
-  PostedReceives receives;
-  receives.Post(peer.way, CallTag(0, 1));
-  const int alone = LooksAlone(receives, 800);
-  EXPECT_GE(alone, 400);
-  EXPECT_LE(alone, 790);
-  EXPECT_EQ(peer.looks(), 800U);
+  int alone[2] = {};
+  for (const bool finds : {false, true}) {
+    Way peer;
+    peer.to->finds = finds;
+    PostedReceives receives;
+    receives.Post(peer.way, CallTag(0, 1), 8);
+    alone[finds] = LooksAlone(receives, 800);
+    EXPECT_GE(alone[finds], 400);
+    EXPECT_LE(alone[finds], 790);
+    EXPECT_EQ(peer.looks(), 800U);
+  }
+  EXPECT_LT(alone[false], alone[true]);
 }
 
 TEST(PostedReceives, OfSeveralNoneIsLookedFor) {
   Way peer, other;
   PostedReceives receives;
   EXPECT_EQ(LooksAlone(receives, 9), 0);
-  receives.Post(peer.way, CallTag(0, 1));
-  receives.Post(other.way, CallTag(0, 2));
+  receives.Post(peer.way, CallTag(0, 1), 8);
+  receives.Post(other.way, CallTag(0, 2), 8);
   EXPECT_EQ(LooksAlone(receives, 9), 0);
   // Which of them is left is not known.
   receives.End();
@@ -100,7 +112,7 @@ TEST(PostedReceives, OfSeveralNoneIsLookedFor) {
   receives.End();
   EXPECT_EQ(LooksAlone(receives, 9), 0);
   EXPECT_EQ(peer.looks() + other.looks(), 0U);
-  receives.Post(other.way, CallTag(0, 3));
+  receives.Post(other.way, CallTag(0, 3), 8);
   EXPECT_GT(LooksAlone(receives, 9), 0);
   EXPECT_EQ(peer.looks(), 0U);
   EXPECT_EQ(other.looks(), 9U);
@@ -113,7 +125,7 @@ TEST(PostedReceives, WhatCannotBeLookedForIsThePollers) {
   PeerLink none;
   for (const PeerLink* way : {&blind.way, &down.way, &none}) {
     PostedReceives receives;
-    receives.Post(*way, CallTag(0, 1));
+    receives.Post(*way, CallTag(0, 1), 8);
     EXPECT_EQ(LooksAlone(receives, 9), 0);
   }
   EXPECT_EQ(blind.looks() + down.looks(), 0U);

@@ -1,5 +1,8 @@
 #include "transports/wire.h"
 
+#include <array>
+#include <cstddef>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -13,25 +16,24 @@ namespace {
 constexpr std::uint16_t kMagic = 0x4647;  // "GF" in memory.
 constexpr std::uint32_t kKnownFlags = kFlagNonfinite;
 
-// Offsets of the fields.
-constexpr std::size_t kMagicAt = 0;
-constexpr std::size_t kVersionAt = 2;
-constexpr std::size_t kKindAt = 3;
-constexpr std::size_t kFlagsAt = 4;
-constexpr std::size_t kTagAt = 8;
-constexpr std::size_t kPayloadBytesAt = 16;
-constexpr std::size_t kSignatureAt = 24;
-constexpr std::size_t kGroupAt = 32;
-constexpr std::size_t kChecksumAt = 36;
+// A header is five words of eight bytes, which are put together in registers: a
+// processor that reads back what it has just written in smaller parts waits for
+// them. From the lowest bit up:
+//
+//   magic (16) | version (8) | kind (8) | flags (32)
+//   tag (64)
+//   payload_bytes (64)
+//   signature (64)
+//   group (32) | checksum (32)
+using Words = std::array<std::uint64_t, kHeaderBytes / 8>;
+constexpr int kVersionAt = 16;
+constexpr int kKindAt = 24;
+constexpr int kFlagsAt = 32;
+constexpr int kChecksumAt = 32;
 
-// Covers all fields before the checksum itself. It finds a stream that is out
-// of step; it is no protection against an attacker.
-std::uint32_t Checksum(const std::byte* header) {
-  const std::uint64_t words[] = {GetLittleEndian<std::uint64_t>(header),
-                                 GetLittleEndian<std::uint64_t>(header + 8),
-                                 GetLittleEndian<std::uint64_t>(header + 16),
-                                 GetLittleEndian<std::uint64_t>(header + 24),
-                                 GetLittleEndian<std::uint32_t>(header + 32)};
+// Of a header whose own checksum is 0. It finds a stream that is out of step;
+// it is no protection against an attacker.
+std::uint32_t Checksum(const Words& words) {
   std::uint64_t hash = 0x9E3779B97F4A7C15;
   for (const std::uint64_t word : words) {
     hash = (hash ^ word) * 0xFF51AFD7ED558CCD;
@@ -94,46 +96,50 @@ Status CheckFields(std::uint8_t kind, const Header& header) {
 }  // namespace
 
 std::array<std::byte, kHeaderBytes> EncodeHeader(const Header& header) {
+  Words words = {
+      std::uint64_t{kMagic} | std::uint64_t{kWireVersion} << kVersionAt |
+          static_cast<std::uint64_t>(header.kind) << kKindAt |
+          std::uint64_t{header.flags} << kFlagsAt,
+      header.tag, header.payload_bytes, header.signature, header.group};
+  words.back() |= std::uint64_t{Checksum(words)} << kChecksumAt;
   std::array<std::byte, kHeaderBytes> bytes;
-  PutLittleEndian(&bytes[kMagicAt], kMagic);
-  PutLittleEndian(&bytes[kVersionAt], kWireVersion);
-  PutLittleEndian(&bytes[kKindAt], static_cast<std::uint8_t>(header.kind));
-  PutLittleEndian(&bytes[kFlagsAt], header.flags);
-  PutLittleEndian(&bytes[kTagAt], header.tag);
-  PutLittleEndian(&bytes[kPayloadBytesAt], header.payload_bytes);
-  PutLittleEndian(&bytes[kSignatureAt], header.signature);
-  PutLittleEndian(&bytes[kGroupAt], header.group);
-  PutLittleEndian(&bytes[kChecksumAt], Checksum(bytes.data()));
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    PutLittleEndian(&bytes[8 * i], words[i]);
+  }
   return bytes;
 }
 
 // The checks go from the general to the special, so that the error says what is
 // wrong: the protocol, the release, the bytes, or a field.
 Result<Header> DecodeHeader(std::span<const std::byte, kHeaderBytes> bytes) {
-  const auto magic = GetLittleEndian<std::uint16_t>(&bytes[kMagicAt]);
+  Words words;
+  for (std::size_t i = 0; i < words.size(); ++i) {
+    words[i] = GetLittleEndian<std::uint64_t>(&bytes[8 * i]);
+  }
+  const auto magic = static_cast<std::uint16_t>(words[0]);
   if (magic != kMagic) {
     return Broken(StrCat("expected magic ", Hex(kMagic), ", seen ", Hex(magic),
                          ": not this protocol, or out of step"));
   }
-  const auto version = GetLittleEndian<std::uint8_t>(&bytes[kVersionAt]);
+  const auto version = static_cast<std::uint8_t>(words[0] >> kVersionAt);
   if (version != kWireVersion) {
     return Broken(StrCat("expected version ", int{kWireVersion}, ", seen ",
                          int{version}, ": the ranks run different releases"));
   }
-  const auto checksum = GetLittleEndian<std::uint32_t>(&bytes[kChecksumAt]);
-  if (checksum != Checksum(bytes.data())) {
-    return Broken(StrCat("expected checksum ", Hex(Checksum(bytes.data())),
-                         ", seen ", Hex(checksum)));
+  const auto checksum = static_cast<std::uint32_t>(words.back() >> kChecksumAt);
+  words.back() = static_cast<std::uint32_t>(words.back());
+  if (checksum != Checksum(words)) {
+    return Broken(StrCat("expected checksum ", Hex(Checksum(words)), ", seen ",
+                         Hex(checksum)));
   }
-  const auto kind = GetLittleEndian<std::uint8_t>(&bytes[kKindAt]);
+  const auto kind = static_cast<std::uint8_t>(words[0] >> kKindAt);
   Header header;
   header.kind = static_cast<MessageKind>(kind);
-  header.flags = GetLittleEndian<std::uint32_t>(&bytes[kFlagsAt]);
-  header.tag = GetLittleEndian<std::uint64_t>(&bytes[kTagAt]);
-  header.payload_bytes =
-      GetLittleEndian<std::uint64_t>(&bytes[kPayloadBytesAt]);
-  header.signature = GetLittleEndian<std::uint64_t>(&bytes[kSignatureAt]);
-  header.group = GetLittleEndian<std::uint32_t>(&bytes[kGroupAt]);
+  header.flags = static_cast<std::uint32_t>(words[0] >> kFlagsAt);
+  header.tag = words[1];
+  header.payload_bytes = words[2];
+  header.signature = words[3];
+  header.group = static_cast<std::uint32_t>(words[4]);
   GF_RETURN_IF_ERROR(CheckFields(kind, header));
   return header;
 }

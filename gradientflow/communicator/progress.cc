@@ -83,11 +83,11 @@ void Progress::Leave() {
   if (hint()) WakeParked();
 }
 
-// Nothing is in flight, except what was announced since the last poll. A call
-// that its caller drives is not announced, so most often nothing has changed,
-// and a load costs less than a store.
-void Progress::Served() {
-  if (served_.load() != polled_) served_.store(polled_);
+// If nothing is in flight, then nothing is but what was announced since the
+// last poll. A call that its caller drives is not announced, so most often
+// there is nothing to find out.
+void Progress::NoteIfServed() {
+  if (served_.load() != polled_ && !work_.Pending()) served_.store(polled_);
 }
 
 void Progress::Do(const std::function<void()>& task) {
@@ -152,7 +152,7 @@ bool Progress::DriveUntil(const std::function<bool()>& done,
   Complete(1);
   WakeSleepers();
   HandOver();
-  if (!work_.Pending()) Served();
+  NoteIfServed();
   Release();
   return over;
 }
@@ -180,6 +180,7 @@ bool Progress::Sleep(const std::function<bool()>& done, Clock::Time deadline) {
 }
 
 void Progress::WakeSleepers() {
+  if (sleepers_.empty()) return;
   std::erase_if(sleepers_, [](Sleeper* sleeper) {
     if (!(*sleeper->done)()) return false;
     // From here on the sleeper may be gone.
@@ -248,7 +249,7 @@ void Progress::RunWhilePending() {
     Round(&idle_since);
     Complete(0);
     if (work_.Pending()) continue;
-    Served();
+    served_.store(polled_);
     if (!hint()) return;
   }
 }

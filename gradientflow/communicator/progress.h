@@ -85,7 +85,7 @@ class Progress {
   bool Sleep(const std::function<bool()>& done, Clock::Time deadline)
       GF_RELEASE(baton_);
   bool hint() const { return signal_.load() != served_.load(); }
-  void Served() GF_REQUIRES(baton_);
+  void NoteIfServed() GF_REQUIRES(baton_);
   void Park();
   void WakeParked();
   void Take() GF_ACQUIRE(baton_);

@@ -139,6 +139,74 @@ TEST_P(TcpLinkTest, ALookFindsWhatThePollerWasNotAskedFor) {
   EXPECT_FALSE(to.Look(lane));
 }
 
+// A pair whose second end has looked at a lane until the poller no longer
+// watches it: what the first end sends there is no event.
+struct UnwatchedPair : Pair {
+  explicit UnwatchedPair(int io_threads) : Pair(io_threads, 3, "127.0.0.1:0") {
+    if (!valid) return;
+    for (int i = 0; i < 1000; ++i) {
+      b.to(1).Poll();
+      EXPECT_FALSE(b.to(1).Look(1));
+    }
+    a.Send(1, 0, 3000, 1);
+    a.to(1).Poll();
+    EXPECT_FALSE(b.poller()->Poll(std::chrono::milliseconds(20)));
+    EXPECT_TRUE(b.received.empty());
+  }
+};
+
+TEST_P(TcpLinkTest, ALaneThatIsLookedAtAllTheTimeIsNoLongerWatched) {
+  UnwatchedPair pair(GetParam());
+  ASSERT_TRUE(pair.valid);
+  EXPECT_TRUE(pair.b.to(1).Look(1));
+  ExpectAllArrived(pair.b, 1);
+}
+
+TEST_P(TcpLinkTest, APollReadsAnUnwatchedLaneThatNobodyLooksAt) {
+  UnwatchedPair pair(GetParam());
+  ASSERT_TRUE(pair.valid);
+  for (int i = 0; i < 4; ++i) pair.b.to(1).Poll();
+  ExpectAllArrived(pair.b, 1);
+}
+
+TEST_P(TcpLinkTest, AnUnwatchedLaneIsReadWhileAnotherOneIsLookedAt) {
+  UnwatchedPair pair(GetParam());
+  ASSERT_TRUE(pair.valid);
+  ASSERT_TRUE(Drive({&pair.a}, [&] {
+    pair.b.to(1).Poll();
+    pair.b.to(1).Look(2);
+    return pair.b.received.size() == 1;
+  }));
+  ExpectAllArrived(pair.b, 1);
+}
+
+TEST_P(TcpLinkTest, WithoutLooksALaneIsSoonWatchedAgain) {
+  UnwatchedPair pair(GetParam());
+  ASSERT_TRUE(pair.valid);
+  for (int i = 0; i < 20; ++i) pair.b.to(1).Poll();
+  ExpectAllArrived(pair.b, 1);
+  pair.a.Send(1, 1, 3000, 1);
+  pair.a.to(1).Poll();
+  EXPECT_TRUE(pair.b.poller()->Poll(std::chrono::seconds(20)));
+  ExpectAllArrived(pair.b, 2);
+}
+
+TEST_P(TcpLinkTest, ASleeperIsWokenByALaneThatWasUnwatched) {
+  UnwatchedPair pair(GetParam());
+  ASSERT_TRUE(pair.valid);
+  EXPECT_TRUE(pair.b.to(1).PrepareToSleep());
+  EXPECT_TRUE(pair.b.poller()->Poll(std::chrono::seconds(20)));
+  ExpectAllArrived(pair.b, 1);
+}
+
+TEST_P(TcpLinkTest, TheEndOfAnUnwatchedLaneIsSeen) {
+  UnwatchedPair pair(GetParam());
+  ASSERT_TRUE(pair.valid);
+  pair.a.to(1).Close();
+  ASSERT_TRUE(Drive({&pair.b}, [&] { return pair.b.down.size() == 1; }));
+  ExpectAllArrived(pair.b, 1);
+}
+
 TEST_P(TcpLinkTest, AFullLaneIsThePollers) {
   Pair pair(GetParam(), 2, "127.0.0.1:0", 4096);
   ASSERT_TRUE(pair.valid);

@@ -21,7 +21,7 @@ std::int64_t TcpLane::Read(const iovec* pieces, int count) {
 Status TcpLane::Register() {
   if (ended) return Status();
   const std::uint32_t wanted =
-      (reader.paused() || reading_lent()
+      (reader.paused() || reading_lent() || !watched
            ? 0U
            : static_cast<std::uint32_t>(EPOLLIN)) |
       (blocked ? static_cast<std::uint32_t>(EPOLLOUT) : 0U);

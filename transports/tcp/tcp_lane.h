@@ -70,6 +70,7 @@ class TcpLane final : public LaneReader::Source {
   Socket socket;
   LaneReader reader;
   LaneWriter writer;
+  bool watched = true;   // For input, by the poller: unwatched_lanes.h.
   bool blocked = false;  // The connection is full.
   bool ended = false;    // Nothing more will be read.
   bool broken = false;   // Nothing more will be written.

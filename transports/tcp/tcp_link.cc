@@ -119,26 +119,43 @@ int TcpLink::LaneToLook(std::uint64_t spread) const {
 bool TcpLink::Look(int lane) {
   TcpLane& looked_at = *lanes_[static_cast<std::size_t>(lane)];
   if (gone() || looked_at.reader.paused()) return false;
+  if (unwatched_.Look(lane)) looked_at.watched = false;
   return Read(looked_at);
+}
+
+// If the poller refuses a lane, Poll() reads it and says why.
+bool TcpLink::WatchAll() {
+  bool all = true;
+  ForEachBit(unwatched_.TakeAll(), [&](std::size_t i) {
+    TcpLane& lane = *lanes_[i];
+    lane.watched = true;
+    if (lane.ended || lane.Register().ok()) return;
+    to_read_ |= lane.bit();
+    all = false;
+  });
+  return all;
 }
 
 bool TcpLink::Poll() {
   if (closed_) return false;
   if (down_) return CompleteAll(cause_);
   bool moved = false;
-  ForEachBit(std::exchange(to_read_, 0), [&](std::size_t i) {
+  const auto read = [&](std::size_t i) {
     if (!gone()) moved |= Read(*lanes_[i]);
-  });
+  };
+  ForEachBit(std::exchange(to_read_, 0), read);
   ForEachBit(to_write_, [&](std::size_t i) {
     if (!gone()) moved |= Write(*lanes_[i]);
   });
+  ForEachBit(unwatched_.Poll(), read);
+  if (unwatched_.stale()) WatchAll();
   return moved;
 }
 
 bool TcpLink::PrepareToSleep() {
   if (closed_) return true;
   if (down_) return queued_messages() == 0;
-  return (to_read_ | to_write_) == 0;
+  return WatchAll() && (to_read_ | to_write_) == 0;
 }
 
 void TcpLink::Close() {

@@ -14,6 +14,7 @@
 #include "transports/tcp/rails.h"
 #include "transports/tcp/socket.h"
 #include "transports/tcp/tcp_lane.h"
+#include "transports/tcp/unwatched_lanes.h"
 #include "transports/wire.h"
 
 namespace gradientflow {
@@ -82,6 +83,8 @@ class TcpLink final : public Link,
   bool Read(TcpLane& lane);
   bool Write(TcpLane& lane);
   void CompleteWritten(TcpLane& lane);
+  // The poller watches all lanes from here on, unless this returns false.
+  bool WatchAll();
   bool CompleteAll(const Status& why);
 
   // Handles the end of one connection. `error` is an errno, or 0 if it was
@@ -108,6 +111,7 @@ class TcpLink final : public Link,
   // The lanes, as bits, that Poll() has to handle.
   std::uint64_t to_write_ = 0;
   std::uint64_t to_read_ = 0;
+  UnwatchedLanes unwatched_;
   bool bye_ = false;     // The peer has said that it will close.
   bool writing_ = true;  // No lane has ended.
   bool cut_ = false;     // A lane ended in the middle of a message.

@@ -1,6 +1,10 @@
 #include "gradientflow/base/status.h"
 
-#include <cstring>
+#include <cassert>
+#include <string>
+#include <utility>
+
+#include "gradientflow/base/str_cat.h"
 
 namespace gradientflow {
 
@@ -30,8 +34,25 @@ const char* Name(StatusCode code) {
   return "UNKNOWN";
 }
 
+Status::Status(StatusCode code, std::string message)
+    : failure_(new Failure{code, std::move(message)}) {
+  assert(code != StatusCode::kOk);
+}
+
+Status::Failure* Status::CopyOf(const Failure& failure) {
+  return new Failure(failure);
+}
+
+void Status::Delete::operator()(Failure* failure) const { delete failure; }
+
+const std::string& Status::message() const {
+  // Never destroyed, since threads may ask while the program ends.
+  static const auto* const none = new std::string();
+  return ok() ? *none : failure_->message;
+}
+
 std::string Status::ToString() const {
-  return ok() ? "OK" : std::string(Name(code_)) + ": " + message_;
+  return ok() ? "OK" : StrCat(Name(code()), ": ", message());
 }
 
 }  // namespace gradientflow

@@ -2,6 +2,7 @@
 
 #include <cassert>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,25 +28,43 @@ inline constexpr std::uint64_t kMaxStatusCode = 9;
 
 const char* Name(StatusCode code);
 
-// OK, or what went wrong. A value: cheap to move, safe to store and to pass to
-// another thread. Never thrown.
+// OK, or what went wrong. A value, safe to store and to pass to another thread.
+// Never thrown. It passes through every call of the data path, almost always
+// OK, so that is a null pointer. What was moved from is OK.
 class [[nodiscard]] Status {
  public:
   Status() = default;  // OK.
-  Status(StatusCode code, std::string message)
-      : code_(code), message_(std::move(message)) {
-    assert(code != StatusCode::kOk);
+  // REQUIRES another code than kOk.
+  Status(StatusCode code, std::string message);
+  Status(const Status& other)
+      : failure_(other.ok() ? nullptr : CopyOf(*other.failure_)) {}
+  Status(Status&&) noexcept = default;
+  Status& operator=(const Status& other) {
+    if (!ok() || !other.ok()) *this = Status(other);
+    return *this;
   }
+  Status& operator=(Status&&) noexcept = default;
+  ~Status() = default;
 
-  bool ok() const { return code_ == StatusCode::kOk; }
-  StatusCode code() const { return code_; }
-  const std::string& message() const { return message_; }
+  bool ok() const { return failure_ == nullptr; }
+  StatusCode code() const { return ok() ? StatusCode::kOk : failure_->code; }
+  // Empty if OK. Valid as long as this status is, and not assigned to.
+  const std::string& message() const;
   // For logs: "UNAVAILABLE: rank 2 ...".
   std::string ToString() const;
 
  private:
-  StatusCode code_ = StatusCode::kOk;
-  std::string message_;
+  struct Failure {
+    StatusCode code;
+    std::string message;
+  };
+  // What only failures need is not part of each caller's code.
+  struct Delete {
+    void operator()(Failure* failure) const;
+  };
+  static Failure* CopyOf(const Failure& failure);
+
+  std::unique_ptr<Failure, Delete> failure_;
 };
 
 // A T, or the reason why there is none. value() REQUIRES ok().

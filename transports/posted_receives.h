@@ -35,16 +35,15 @@ class PostedReceives {
     Link& link = *only_from_->link();
     const int lane = PeerLink::LaneToLook(link, only_tag_, only_bytes_);
     if (lane < 0) return false;
-    const bool found = link.Look(lane);
-    *moved |= found;
-    const std::uint32_t most = found ? kMostLooks : kLooksPerQuestion;
-    if (++looks_ < most) return true;
+    *moved |= link.Look(lane);
+    const bool arrived = count_ == 0;
+    if (++looks_ < (arrived ? kMostLooks : kLooksPerQuestion)) return true;
     looks_ = 0;
     return false;
   }
 
  private:
-  // What was found is worth answering before the question.
+  // If the message has arrived, answering it is more urgent than the question.
   static constexpr std::uint32_t kLooksPerQuestion = 8;
   static constexpr std::uint32_t kMostLooks = 64;
 

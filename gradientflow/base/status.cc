@@ -35,7 +35,9 @@ const char* Name(StatusCode code) {
 }
 
 Status::Status(StatusCode code, std::string message)
-    : failure_(new Failure{code, std::move(message)}) {
+    : failure_(code == StatusCode::kOk
+                   ? nullptr
+                   : new Failure{code, std::move(message)}) {
   assert(code != StatusCode::kOk);
 }
 

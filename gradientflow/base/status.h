@@ -48,7 +48,7 @@ class [[nodiscard]] Status {
 
   bool ok() const { return failure_ == nullptr; }
   StatusCode code() const { return ok() ? StatusCode::kOk : failure_->code; }
-  // Empty if OK. Valid as long as this status is, and not assigned to.
+  // Empty if OK. Valid until this status is assigned to, moved or destroyed.
   const std::string& message() const;
   // For logs: "UNAVAILABLE: rank 2 ...".
   std::string ToString() const;

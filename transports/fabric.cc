@@ -327,6 +327,7 @@ void Fabric::Tick(bool waiting) {
   if (!verdict_.ok() || size_ == 1) return;
   // A rank that seldom polls should learn of a death soon, too, and so should
   // one that looks for a single message.
+  links_.ForEachUp([](Link& link) { link.WatchAll(); });
   poller_->Poll(std::chrono::nanoseconds(0));
   if (liveness_.Tick()) SendBeats();
   if (source_ != nullptr) AskForAwaited();

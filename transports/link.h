@@ -87,6 +87,10 @@ class Link {
     static_cast<void>(lane);
     return false;
   }
+  // A lane that is looked at may be no event of the Poller. From here on, until
+  // the next Look(), all lanes are. Returns false if the Poller refuses one;
+  // Poll() then fails the link.
+  virtual bool WatchAll() { return true; }
 
   // Returns whether data from the peer shows up as an event of the Poller,
   // which then has to be polled often. A link whose data comes through
@@ -95,9 +99,9 @@ class Link {
 
   // Called before the driving thread blocks in Poller::Poll(): asks the peer to
   // ring when it sends. Returns false if something has arrived already, so that
-  // the thread must not block. Links whose file descriptors wake the Poller by
-  // themselves return true. WakeUp() takes the request back, whether the thread
-  // has blocked or not.
+  // the thread must not block. A link whose file descriptors wake the Poller
+  // has to WatchAll() of them. WakeUp() takes the request back, whether the
+  // thread has blocked or not.
   virtual bool PrepareToSleep() = 0;
   virtual void WakeUp() = 0;
 

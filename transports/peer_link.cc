@@ -12,9 +12,8 @@ constexpr std::size_t kMostUntold = 1024;
 // does not count, since it says nothing about the control lane.
 constexpr std::size_t kMostControlQueued = 1024;
 
-// Up to this length a message of its own leaves what comes next on another
-// connection little to gain, and loses what processors have cached of the
-// first.
+// A message of up to this length is over so soon that the next one gains little
+// from another connection, whose state would have to come into the cache.
 constexpr std::uint64_t kSmallBytes = 8192;
 
 std::uint64_t SpreadOf(Tag tag, std::uint64_t bytes) {

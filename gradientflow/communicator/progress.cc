@@ -83,9 +83,9 @@ void Progress::Leave() {
   if (hint()) WakeParked();
 }
 
-// If nothing is in flight, then nothing is but what was announced since the
-// last poll. A call that its caller drives is not announced, so most often
-// there is nothing to find out.
+// Notes whether the last poll left nothing in flight. What was announced since
+// then still counts as work. A call that its caller drives is not announced, so
+// most often there is nothing to find out.
 void Progress::NoteIfServed() {
   if (served_.load() != polled_ && !work_.Pending()) served_.store(polled_);
 }

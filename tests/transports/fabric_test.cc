@@ -73,9 +73,43 @@ TEST_F(FabricTest, MessagesAllocateNothingOnceOneHasPassed) {
     at(1 - from).Recv(from, CallTag(0, i), Room(&in), 0, received.done());
     at(from).Send(1 - from, CallTag(0, i), View(out), {}, sent.done());
     PollAll(5);
+    ASSERT_EQ(sent.times, 1);
     ASSERT_EQ(received.times, 1);
   }
   EXPECT_EQ(HeapAllocations(), before);
+}
+
+// Counts how often all of its lanes had to be watched.
+class WatchedLink final : public Link {
+ public:
+  const char* kind() const override { return "watched"; }
+  const char* address() const override { return "here"; }
+  int lanes() const override { return 2; }
+  void Send(int, const OutMessage&) override {}
+  bool Poll() override { return false; }
+  void Resume(int) override {}
+  bool WatchAll() override { return ++watched > 0; }
+  bool PrepareToSleep() override { return true; }
+  void WakeUp() override {}
+  std::size_t queued_messages() const override { return 0; }
+  void Close() override {}
+
+  int watched = 0;
+};
+
+// A rank that is parked only ticks, and learns of deaths from the Poller.
+TEST(FabricTick, HasThePollerWatchAllLanes) {
+  const ManualClock clock;
+  Fabric fabric(0, 2, clock, Poller::Create().value(), {});
+  std::vector<std::unique_ptr<Link>> links(2);
+  auto link = std::make_unique<WatchedLink>();
+  const WatchedLink& to = *link;
+  links[1] = std::move(link);
+  fabric.Connect(std::move(links));
+  for (int i = 1; i <= 3; ++i) {
+    fabric.Tick(/*waiting=*/false);
+    EXPECT_EQ(to.watched, i);
+  }
 }
 
 // Messages that nobody receives fill the way to the rank. This must not hide

@@ -203,7 +203,43 @@ TEST_P(TcpLinkTest, TheEndOfAnUnwatchedLaneIsSeen) {
   UnwatchedPair pair(GetParam());
   ASSERT_TRUE(pair.valid);
   pair.a.to(1).Close();
-  ASSERT_TRUE(Drive({&pair.b}, [&] { return pair.b.down.size() == 1; }));
+  for (int i = 0; i < 4; ++i) {
+    pair.b.to(1).Poll();
+    pair.b.poller()->Poll(std::chrono::milliseconds(0));
+  }
+  EXPECT_EQ(pair.b.down.size(), 1U);
+  ExpectAllArrived(pair.b, 1);
+}
+
+TEST_P(TcpLinkTest, OnceAllAreWatchedTheEndIsSeenWithoutAPoll) {
+  UnwatchedPair pair(GetParam());
+  ASSERT_TRUE(pair.valid);
+  pair.a.to(1).Close();
+  EXPECT_TRUE(pair.b.to(1).WatchAll());
+  // The message, and then the end.
+  for (int i = 0; i < 2; ++i) {
+    pair.b.poller()->Poll(std::chrono::milliseconds(0));
+  }
+  EXPECT_EQ(pair.b.down.size(), 1U);
+  ExpectAllArrived(pair.b, 1);
+}
+
+// The connection is full in the other direction when it is no longer watched.
+TEST_P(TcpLinkTest, AnUnwatchedLaneThatIsFullGoesOnWhenThereIsRoom) {
+  Pair pair(GetParam(), 2, "127.0.0.1:0", 4096);
+  ASSERT_TRUE(pair.valid);
+  for (int i = 0; i < 1000; ++i) {
+    pair.b.to(1).Poll();
+    EXPECT_FALSE(pair.b.to(1).Look(1));
+  }
+  pair.b.Send(1, 0, 300001, 1);
+  pair.b.to(1).Poll();
+  EXPECT_EQ(pair.b.to(1).queued_messages(), 1U);
+  pair.a.Send(1, 0, 300001, 1);
+  ASSERT_TRUE(pair.DriveBoth([&] {
+    return pair.a.received.size() == 1 && pair.b.received.size() == 1;
+  }));
+  ExpectAllArrived(pair.a, 1);
   ExpectAllArrived(pair.b, 1);
 }
 

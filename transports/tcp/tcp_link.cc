@@ -18,7 +18,7 @@
 //               full connection has room again
 //   Read()      recv() -> lane.reader -> OnHeader(), landing, OnMessage();
 //               from OnEvents(), from Look(), or from Poll() if a budget was
-//               spent
+//               spent or nobody looks at an unwatched lane
 //   OnReturned()  an io thread has moved what Read() or Write() had lent, which
 //                 go on from there
 //   EndLane()   a connection ended: stops writing, reads the others to their
@@ -123,7 +123,6 @@ bool TcpLink::Look(int lane) {
   return Read(looked_at);
 }
 
-// If the poller refuses a lane, Poll() reads it and says why.
 bool TcpLink::WatchAll() {
   bool all = true;
   ForEachBit(unwatched_.TakeAll(), [&](std::size_t i) {

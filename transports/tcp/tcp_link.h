@@ -33,7 +33,8 @@ struct TcpLinkArgs {
 };
 
 // Frames over TCP connections, one per lane. The link sends in Poll(), and when
-// a full connection has room again; it receives when the Poller reports input.
+// a full connection has room again. It receives when the Poller reports input,
+// and by itself on lanes that are looked at (unwatched_lanes.h).
 // LaneReader and LaneWriter take the bytes of each lane apart and put them
 // together. Large payloads are lent to io threads, if there are any
 // (tcp_lane.h).
@@ -59,6 +60,7 @@ class TcpLink final : public Link,
   void Resume(int lane) override;
   int LaneToLook(std::uint64_t spread) const override;
   bool Look(int lane) override;
+  bool WatchAll() override;
   void LineMeasured(int mbps) override;
   bool sockets_carry_data() const override { return true; }
   bool PrepareToSleep() override;
@@ -83,8 +85,6 @@ class TcpLink final : public Link,
   bool Read(TcpLane& lane);
   bool Write(TcpLane& lane);
   void CompleteWritten(TcpLane& lane);
-  // The poller watches all lanes from here on, unless this returns false.
-  bool WatchAll();
   bool CompleteAll(const Status& why);
 
   // Handles the end of one connection. `error` is an errno, or 0 if it was

@@ -26,7 +26,8 @@
 // the receive of its answer. But it takes the block for read after the send,
 // and the answer for written before the receive ends. So its own view of the
 // memory is switched off during the calls, and a block is reported as read
-// before, and an answer as written after them.
+// before, and an answer as written after them. Its view of the descriptor is
+// off meanwhile, too.
 namespace gradientflow {
 
 #if defined(GF_TOLD_SANITIZER)

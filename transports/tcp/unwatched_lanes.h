@@ -8,10 +8,10 @@
 // itself. While a connection is watched, each packet that arrives tells the
 // Poller so, which takes the kernel some 0.15 us before the thread can have it.
 //
-//   Look(lane) 64 times          the lane is no longer watched
+//   64 Look()s                   the lane of the last one is no longer watched
 //   two Poll()s without Look()   the second one, and each one after it, reads
 //                                the unwatched lanes
-//   8 of them, or a sleep        all lanes are watched again
+//   8 of them, a sleep, a tick   all lanes are watched again
 //
 // A thread that sends and then waits for the answer polls twice and then looks,
 // so what it waits for is found by a look.
@@ -33,8 +33,13 @@ class UnwatchedLanes {
   }
   // The link is polled. Returns the lanes that it has to read.
   std::uint64_t Poll() {
-    unlooked_ = std::exchange(looked_, false) ? 0 : unlooked_ + 1;
-    if (unlooked_ >= kUnlooked) looks_ = 0;
+    if (std::exchange(looked_, false)) {
+      unlooked_ = 0;
+    } else if (unlooked_ < kUnlooked) {
+      ++unlooked_;
+    } else {
+      looks_ = 0;
+    }
     return unlooked_ > 1 || ++polls_ % kPollsPerRead == 0 ? lanes_ : 0;
   }
   // Whether they should be watched again.
@@ -46,8 +51,8 @@ class UnwatchedLanes {
   }
 
  private:
-  // Watching again takes two system calls, which the looks before it make up
-  // for, even if they find nothing.
+  // A lane that is no longer watched, and then is again, costs two system
+  // calls. After so many looks, of one each, they do not count.
   static constexpr int kLooks = 64;
   static constexpr int kUnlooked = 8;
   // Of the lanes that are unwatched, the thread looks at one.

@@ -14,10 +14,20 @@ from board import TENSORS, RankReport  # noqa: E402
 
 
 class RandomFaults(unittest.TestCase):
+    def run_trials(self, fabric):
+        """A machine that stands still for a second makes a trial slow. So a slow one
+        counts if it is slow again."""
+        def run(indices):
+            return faults.run_campaign(indices, 3, [fabric], seed=7,
+                                       heartbeat_seconds=1)
+        for index, trial in run(range(20)):
+            if trial.verdict == "slow":
+                (_, trial), = run([index])
+            yield trial
+
     def check(self, fabric):
         records = []
-        for _, trial in faults.run_campaign(range(20), 3, [fabric], seed=7,
-                                            heartbeat_seconds=1):
+        for trial in self.run_trials(fabric):
             self.assertTrue(trial.good, f"{trial.fault}: {trial.verdict}; "
                                         f"{trial.what}; {trial.leftovers}")
             records.append(trial.record())

@@ -31,8 +31,8 @@ constexpr int kKindAt = 24;
 constexpr int kFlagsAt = 32;
 constexpr int kChecksumAt = 32;
 
-// Of a header whose own checksum is 0. It finds a stream that is out of step;
-// it is no protection against an attacker.
+// Returns the checksum of a header in which that field is 0. It finds a stream
+// that is out of step; it is no protection against an attacker.
 std::uint32_t Checksum(const Words& words) {
   std::uint64_t hash = 0x9E3779B97F4A7C15;
   for (const std::uint64_t word : words) {

@@ -2,29 +2,15 @@
 
 #include <cstring>
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define GF_SEEN_BY_TSAN 1
-#endif
-#endif
+#include "gradientflow/base/thread_sanitizer.h"
 
-#if defined(GF_SEEN_BY_TSAN)
+#if defined(GF_THREAD_SANITIZER)
 #include <sanitizer/tsan_interface.h>
-
-// The sanitizer's runtime has these, and no header of its own declares them.
-extern "C" {
-void AnnotateIgnoreReadsBegin(const char* file, int line);
-void AnnotateIgnoreReadsEnd(const char* file, int line);
-void AnnotateIgnoreWritesBegin(const char* file, int line);
-void AnnotateIgnoreWritesEnd(const char* file, int line);
-void AnnotateIgnoreSyncBegin(const char* file, int line);
-void AnnotateIgnoreSyncEnd(const char* file, int line);
-}
 #endif
 
 namespace gradientflow::fake_verbs {
 
-#if defined(GF_SEEN_BY_TSAN)
+#if defined(GF_THREAD_SANITIZER)
 
 // Between two switches of fibers, nothing may be done but calls of the runtime:
 // what the compiler adds to other code would count as the fiber's.

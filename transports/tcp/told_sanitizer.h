@@ -7,11 +7,7 @@
 #include <cstdint>
 #include <span>
 
-#if defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define GF_TOLD_SANITIZER 1
-#endif
-#endif
+#include "gradientflow/base/thread_sanitizer.h"
 
 // What the thread sanitizer is told about the calls that move bytes through a
 // connection. Without it, nothing is done.
@@ -30,14 +26,9 @@
 // off meanwhile, too.
 namespace gradientflow {
 
-#if defined(GF_TOLD_SANITIZER)
+#if defined(GF_THREAD_SANITIZER)
 
 extern "C" {
-// The sanitizer's runtime has these, and no header of its own declares them.
-void AnnotateIgnoreReadsBegin(const char* file, int line);
-void AnnotateIgnoreReadsEnd(const char* file, int line);
-void AnnotateIgnoreWritesBegin(const char* file, int line);
-void AnnotateIgnoreWritesEnd(const char* file, int line);
 void TellRead(void* begin, std::size_t bytes) __asm__("__tsan_read_range");
 void TellWritten(void* begin, std::size_t bytes) __asm__("__tsan_write_range");
 }

@@ -55,7 +55,7 @@ class UnwatchedLanes {
   // calls. After so many looks, of one each, they do not count.
   static constexpr int kLooks = 64;
   static constexpr int kUnlooked = 8;
-  // Of the lanes that are unwatched, the thread looks at one.
+  // The thread may look at only one of several unwatched lanes.
   static constexpr std::uint32_t kPollsPerRead = 8;
 
   std::uint64_t lanes_ = 0;
